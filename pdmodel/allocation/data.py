@@ -1,0 +1,394 @@
+"""The one record that programs, fast paths and replay all read: SI units, uncollapsed, frozen arrays.
+
+Everything is derived here once: usable capacity, residual, consumption per route, prices per phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from pdmodel.errors import InputError
+from pdmodel.hardware.ports import Port, PortKind, Route
+from pdmodel.timeline.phases import (
+    Clock,
+    DecodeLane,
+    FloatArray,
+    IntArray,
+    Lane,
+    Phase,
+    PhaseKind,
+    Timeline,
+)
+from pdmodel.transfer.flows import Flow, FlowKind
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a second costs [GPU·s per s]: of each lane (pi), of each request's user (lambda), of each decode lane (pi_D)."""
+
+    lanes: Mapping[str, float]
+    requests: Mapping[str, float]
+    decode_lanes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestData:
+    """One request on its lane: phases ``first_phase`` to ``last_phase`` (inclusive) and lambda [GPU·s per s]."""
+
+    name: str
+    lane: int
+    first_phase: int
+    last_phase: int
+    price_per_s: float
+
+
+def usable_capacity(capacity: FloatArray, guard: FloatArray, demand: FloatArray) -> FloatArray:
+    r"""Usable capacity of ports, for critical traffic and KV together.
+
+    .. math:: \hat C = \min(C, \max(C - \epsilon, B)) \text{ if } B > 0, \text{ else } C
+
+    Parameters
+    ----------
+    capacity: C, shape (P,) or broadcastable [byte/s].
+    guard: epsilon, same shape [byte/s].
+    demand: B, critical demand at full speed, shape (..., P) [byte/s].
+
+    Returns
+    -------
+    Usable capacity, shape (..., P) [byte/s]. The residual is ``usable - min(demand, usable)``.
+
+    Notes
+    -----
+    Valid for any non-negative input; the guard never takes what critical traffic itself uses. Source: design of the
+    residual S = max(0, C - B - eps).
+
+    """
+    guarded = np.minimum(capacity, np.maximum(capacity - guard, demand))
+    return np.where(demand > 0, guarded, capacity)
+
+
+@dataclass(frozen=True)
+class AllocationData:
+    """The record. Ports are in order of ``ports``; lane, flow and request arrays follow their tuples.
+
+    ``lane_price_per_s`` is pi per lane; ``phase_price_per_s[l]`` is pi_i = pi + sum of lambda over the requests of the
+    lane whose prefill ends at or after phase i. ``flow_price_per_s`` and ``flow_quantum_bytes`` (nan: none) are what
+    program R charges lateness with, by ``late_group`` (flows of one group share one lateness). ``tail_s`` is the tail's
+    interval lengths of program R, or None (R computes it).
+    """
+
+    ports: tuple[Port, ...]
+    lanes: tuple[Lane, ...]
+    decode_lanes: tuple[DecodeLane, ...]
+    clock: Clock
+    flows: tuple[Flow, ...]
+    requests: tuple[RequestData, ...]
+    lane_price_per_s: FloatArray
+    phase_price_per_s: tuple[FloatArray, ...]
+    decode_price_per_s: FloatArray
+    flow_price_per_s: FloatArray
+    flow_quantum_bytes: FloatArray
+    late_group: tuple[str, ...]
+    tail_s: FloatArray | None = None
+
+    # ---- building -------------------------------------------------------------------------------------------------
+    @classmethod
+    def build(cls, timeline: Timeline, flows: Sequence[Flow], prices: Prices) -> Self:
+        """The record of a timeline, its flows and what a second costs."""
+        requests = _requests(timeline.lanes, prices.requests)
+        lane_price = np.array([prices.lanes[lane.name] for lane in timeline.lanes], dtype=float)
+        phase_price = tuple(
+            _phase_prices(len(lane.phases), lane_price[k], [r for r in requests if r.lane == k])
+            for k, lane in enumerate(timeline.lanes)
+        )
+        lane_index = {lane.name: k for k, lane in enumerate(timeline.lanes)}
+        flow_price, group = [], []
+        for flow in flows:
+            if flow.kind is FlowKind.LOAD:
+                first_gate = min(k for k, _ in flow.due)
+                flow_price.append(float(phase_price[lane_index[flow.lane]][first_gate]))
+                group.append(f"loads:{flow.lane}")
+            else:
+                flow_price.append(prices.requests[flow.request])
+                group.append(f"sends:{flow.request}")
+        return cls(
+            ports=timeline.ports,
+            lanes=timeline.lanes,
+            decode_lanes=timeline.decode_lanes,
+            clock=timeline.clock,
+            flows=tuple(flows),
+            requests=requests,
+            lane_price_per_s=lane_price,
+            phase_price_per_s=phase_price,
+            decode_price_per_s=np.array(
+                [prices.decode_lanes[lane.name] for lane in timeline.decode_lanes], dtype=float
+            ),
+            flow_price_per_s=np.array(flow_price, dtype=float),
+            flow_quantum_bytes=np.full(len(flows), np.nan),
+            late_group=tuple(group),
+        )
+
+    @classmethod
+    def from_dict(cls, case: Mapping[str, Any]) -> Self:
+        """An abstract case: ports, one lane (``phases`` + ``lane_price``) or several (``lanes``), flows, tail.
+
+        ``ports`` {name: {capacity, guard}}; ``phases`` [{duration, bytes: {port: bytes}}] in order; ``lanes``
+        [{price, phases: [{start, end, duration, bytes}]}]; ``flows`` [{name, kind, routes: [{port: multiplicity}],
+        release: [[k, bytes]], due: [[k, bytes]], price, quantum, lane?}]; ``tail`` [interval lengths]. Any consistent
+        units. All sends of a case are one request whose price is the sum; ``price`` of a lane is its pi_i.
+        """
+        try:
+            return cls._from_dict(case)
+        except KeyError as error:
+            raise InputError(f"the allocation case has no {error.args[0]!r}") from None
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the allocation case is malformed: {error}") from None
+
+    @classmethod
+    def _from_dict(cls, case: Mapping[str, Any]) -> Self:
+        ports = tuple(
+            Port(name, PortKind.ABSTRACT, float(spec["capacity"]), float(spec.get("guard", 0.0)))
+            for name, spec in case["ports"].items()
+        )
+        raw_lanes = case.get("lanes") or [{"price": case["lane_price"], "phases": case["phases"]}]
+        lanes = tuple(_abstract_lane(k, raw["phases"]) for k, raw in enumerate(raw_lanes))
+        flows = tuple(_abstract_flow(raw) for raw in case["flows"])
+        flow_price = np.array([float(raw["price"]) for raw in case["flows"]], dtype=float)
+        lane_index = {lane.name: k for k, lane in enumerate(lanes)}
+        requests, lane_price = [], []
+        for k, raw in enumerate(raw_lanes):
+            waiting = sum(
+                float(price)
+                for flow, price in zip(flows, flow_price, strict=True)
+                if flow.kind is FlowKind.SEND and lane_index[flow.lane] == k
+            )
+            lane_price.append(float(raw["price"]) - waiting)
+            requests.append(RequestData(lanes[k].name, k, 0, len(lanes[k].phases) - 1, waiting))
+        quantum = [float(raw["quantum"]) if raw.get("quantum") is not None else np.nan for raw in case["flows"]]
+        tail = case.get("tail")
+        return cls(
+            ports=ports,
+            lanes=lanes,
+            decode_lanes=(),
+            clock=_abstract_clock(raw_lanes),
+            flows=flows,
+            requests=tuple(requests),
+            lane_price_per_s=np.array(lane_price, dtype=float),
+            phase_price_per_s=tuple(
+                np.full(len(lane.phases), float(raw["price"])) for lane, raw in zip(lanes, raw_lanes, strict=True)
+            ),
+            decode_price_per_s=np.zeros(0),
+            flow_price_per_s=flow_price,
+            flow_quantum_bytes=np.array(quantum, dtype=float),
+            late_group=tuple(flow.name for flow in flows),
+            tail_s=None if tail is None else np.array(tail, dtype=float),
+        )
+
+    # ---- index and arrays ------------------------------------------------------------------------------------------
+    @cached_property
+    def port_index(self) -> dict[str, int]:
+        """Port name to its place in ``ports``."""
+        return {port.name: k for k, port in enumerate(self.ports)}
+
+    @cached_property
+    def lane_index(self) -> dict[str, int]:
+        """Lane name to its place in ``lanes``."""
+        return {lane.name: k for k, lane in enumerate(self.lanes)}
+
+    @cached_property
+    def capacity(self) -> FloatArray:
+        """C, shape (P,) [byte/s]."""
+        return np.array([port.capacity_bytes_per_s for port in self.ports], dtype=float)
+
+    @cached_property
+    def guard(self) -> FloatArray:
+        """Epsilon, shape (P,) [byte/s]."""
+        return np.array([port.guard_bytes_per_s for port in self.ports], dtype=float)
+
+    @cached_property
+    def duration_s(self) -> tuple[FloatArray, ...]:
+        """Tau per lane, shapes (n_l,) [s]."""
+        return tuple(np.array([phase.duration_s for phase in lane.phases], dtype=float) for lane in self.lanes)
+
+    @cached_property
+    def critical_bytes(self) -> tuple[FloatArray, ...]:
+        """B per lane, shapes (n_l, P) [bytes]."""
+        out = []
+        for lane in self.lanes:
+            table = np.zeros((len(lane.phases), len(self.ports)))
+            for i, phase in enumerate(lane.phases):
+                for name, size_bytes in phase.wire_bytes.items():
+                    table[i, self.port_index[name]] = size_bytes
+            out.append(table)
+        return tuple(out)
+
+    @cached_property
+    def critical_rate(self) -> tuple[FloatArray, ...]:
+        """A = b/tau at full speed per lane, shapes (n_l, P) [byte/s]."""
+        return tuple(
+            np.divide(b, tau[:, None], out=np.zeros_like(b), where=tau[:, None] > 0)
+            for b, tau in zip(self.critical_bytes, self.duration_s, strict=True)
+        )
+
+    @cached_property
+    def decode_rate(self) -> FloatArray:
+        """Mean critical demand of each decode lane, shape (D, P) [byte/s]."""
+        table = np.zeros((len(self.decode_lanes), len(self.ports)))
+        for d, lane in enumerate(self.decode_lanes):
+            for name, rate in lane.mean_bytes_per_s.items():
+                table[d, self.port_index[name]] = rate
+        return table
+
+    @cached_property
+    def lane_usable(self) -> tuple[FloatArray, ...]:
+        """Usable capacity while lane l runs phase i (decode lanes beside it, no other lane), shapes (n_l, P) [byte/s]."""
+        steady = self.decode_rate.sum(axis=0)
+        return tuple(usable_capacity(self.capacity, self.guard, rate + steady) for rate in self.critical_rate)
+
+    @cached_property
+    def idle_usable(self) -> FloatArray:
+        """Usable capacity while no lane runs (decode lanes only): waits and tail, shape (P,) [byte/s]."""
+        return usable_capacity(self.capacity, self.guard, self.decode_rate.sum(axis=0))
+
+    # ---- the fixed clock -------------------------------------------------------------------------------------------
+    @cached_property
+    def interval_s(self) -> FloatArray:
+        """Lengths of the clock's intervals, shape (J,) [s]."""
+        return np.diff(self.clock.edges_s)
+
+    @cached_property
+    def clock_full_rate(self) -> FloatArray:
+        """Critical demand at full speed of what runs in interval j, decode lanes included, shape (J, P) [byte/s]."""
+        return self._on_clock(achieved=False)
+
+    @cached_property
+    def clock_rate(self) -> FloatArray:
+        """Critical bandwidth B achieved in interval j without KV, decode lanes included, shape (J, P) [byte/s]."""
+        return self._on_clock(achieved=True)
+
+    @cached_property
+    def clock_usable(self) -> FloatArray:
+        """Usable capacity in interval j, shape (J, P) [byte/s]."""
+        return usable_capacity(self.capacity, self.guard, self.clock_full_rate)
+
+    @cached_property
+    def clock_residual(self) -> FloatArray:
+        """Residual S in interval j, shape (J, P) [byte/s]."""
+        return np.maximum(self.clock_usable - self.clock_rate, 0.0)
+
+    def _on_clock(self, *, achieved: bool) -> FloatArray:
+        total = np.tile(self.decode_rate.sum(axis=0), (len(self.interval_s), 1))
+        for rate, phase, speed in zip(self.critical_rate, self.clock.phase, self.clock.speed, strict=True):
+            running = phase >= 0
+            total[running] += rate[phase[running]] * (speed[running, None] if achieved else 1.0)
+        return total
+
+    # ---- flows -----------------------------------------------------------------------------------------------------
+    @cached_property
+    def routes(self) -> tuple[Route, ...]:
+        """All routes of all flows, in order: the columns of every program."""
+        return tuple(route for flow in self.flows for route in flow.routes)
+
+    @cached_property
+    def route_flow(self) -> IntArray:
+        """The flow of each route, shape (R,)."""
+        return np.array([f for f, flow in enumerate(self.flows) for _ in flow.routes], dtype=np.int64)
+
+    @cached_property
+    def consumption(self) -> FloatArray:
+        """m: bytes on a port per byte moved on a route, shape (R, P) [-]."""
+        table = np.zeros((len(self.routes), len(self.ports)))
+        for r, route in enumerate(self.routes):
+            for name, multiplicity in route.ports.items():
+                table[r, self.port_index[name]] += multiplicity
+        return table
+
+    @cached_property
+    def volume_bytes(self) -> FloatArray:
+        """Bytes of each flow, shape (F,)."""
+        return np.array([flow.volume_bytes for flow in self.flows], dtype=float)
+
+    @cached_property
+    def flow_lane(self) -> IntArray:
+        """The lane of each flow, shape (F,)."""
+        return np.array([self.lane_index[flow.lane] for flow in self.flows], dtype=np.int64)
+
+
+def _requests(lanes: Sequence[Lane], prices: Mapping[str, float]) -> tuple[RequestData, ...]:
+    found = []
+    for k, lane in enumerate(lanes):
+        span: dict[str, list[int]] = {}
+        for i, phase in enumerate(lane.phases):
+            span.setdefault(phase.request, [i, i])[1] = i
+        found += [RequestData(name, k, first, last, prices[name]) for name, (first, last) in span.items()]
+    return tuple(found)
+
+
+def _phase_prices(count: int, lane_price: float, requests: Sequence[RequestData]) -> FloatArray:
+    price = np.full(count, lane_price)
+    for request in requests:
+        price[: request.last_phase + 1] += request.price_per_s
+    return price
+
+
+def _abstract_lane(index: int, phases: Sequence[Mapping[str, Any]]) -> Lane:
+    name = f"lane{index}"
+    return Lane(
+        name,
+        tuple(
+            Phase(
+                id=str(i),
+                kind=PhaseKind.COLLECTIVE if any(raw["bytes"].values()) else PhaseKind.COMPUTE,
+                duration_s=float(raw["duration"]),
+                wire_bytes={port: float(size) for port, size in raw["bytes"].items()},
+                request=name,
+                layer=i,
+            )
+            for i, raw in enumerate(phases)
+        ),
+    )
+
+
+def _abstract_flow(raw: Mapping[str, Any]) -> Flow:
+    routes = tuple(
+        Route(f"{raw['name']}/route{k}", {port: float(m) for port, m in route.items()})
+        for k, route in enumerate(raw["routes"])
+    )
+    lane = f"lane{raw.get('lane', 0)}"
+    return Flow(
+        name=raw["name"],
+        kind=FlowKind(raw["kind"]),
+        request=lane,
+        lane=lane,
+        source=raw["name"],
+        destination="",
+        routes=routes,
+        release=tuple((int(k), float(size)) for k, size in raw["release"]),
+        due=tuple((int(k), float(size)) for k, size in raw["due"]),
+        split=(1.0,) + (0.0,) * (len(routes) - 1),
+    )
+
+
+def _abstract_clock(raw_lanes: Sequence[Mapping[str, Any]]) -> Clock:
+    """The clock of abstract lanes: back to back where no start and end are given."""
+    spans: list[list[tuple[float, float, float]]] = []
+    for raw in raw_lanes:
+        now, lane = 0.0, []
+        for phase in raw["phases"]:
+            start, duration = float(phase.get("start", now)), float(phase["duration"])
+            now = float(phase.get("end", start + duration))
+            lane.append((start, now, duration))
+        spans.append(lane)
+    edges = np.unique([time for lane in spans for start, end, _ in lane for time in (start, end)] or [0.0])
+    phase = np.full((len(spans), len(edges) - 1), -1, dtype=np.int64)
+    speed = np.zeros(phase.shape)
+    for k, lane in enumerate(spans):
+        for i, (start, end, duration) in enumerate(lane):
+            inside = slice(int(np.searchsorted(edges, start)), int(np.searchsorted(edges, end)))
+            phase[k, inside], speed[k, inside] = i, duration / (end - start) if end > start else 1.0
+    return Clock(edges, phase, speed)

@@ -1,0 +1,61 @@
+"""What a replay measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pdmodel.timeline.phases import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOutcome:
+    """Times of one lane: phase starts and ends (n,) [s], loss of speed, holds and gate waits per phase (n,) [s].
+
+    ``loss_s[i]`` is the integral of (1 - x) dt over phase i; ``wait_s[i]`` the wait before phase i that its loads
+    caused (wait holds included).
+    """
+
+    start_s: FloatArray
+    end_s: FloatArray
+    loss_s: FloatArray
+    hold_s: FloatArray
+    wait_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One stretch of constant rates, kept only when a replay is asked to record: critical and KV rate per port, rate per flow."""
+
+    start_s: float
+    end_s: float
+    critical: FloatArray
+    kv: FloatArray
+    flow_rate: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One policy replayed. Times [s], cost [GPU·s].
+
+    ``cost`` = sum over lanes of pi * (prefill_slowdown_s + load_stall_s) + sum over requests of lambda * user_delay_s
+    + sum over decode lanes of pi_D * decode_loss_s. Arrays: lanes (L,), requests (Q,), flows (F,), ports (P,), decode
+    lanes (D,). ``kv_bytes`` and ``critical_bytes`` are what crossed each port until the last send was delivered.
+    """
+
+    policy: str
+    lanes: tuple[LaneOutcome, ...]
+    flow_finish_s: FloatArray
+    prefill_s: FloatArray
+    prefill_slowdown_s: FloatArray
+    load_stall_s: FloatArray
+    decode_stall_s: FloatArray
+    user_delay_s: FloatArray
+    ttft_s: FloatArray
+    decode_loss_s: FloatArray
+    cost: float
+    kv_bytes: FloatArray
+    critical_bytes: FloatArray
+    end_s: float
+    events: int
+    diagnostics: tuple[str, ...] = ()
+    segments: tuple[Segment, ...] = ()

@@ -1,0 +1,127 @@
+"""Base of everything that a user writes in a file: frozen, unknown keys refused, every figure with its source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pdmodel.errors import InputError, nearest
+
+SCHEMA_VERSION = 1
+
+
+class SourceKind(StrEnum):
+    """Where a number comes from, best first. Results keep the weakest kind of what they are made of."""
+
+    MEASURED = "measured"
+    DATASHEET = "datasheet"
+    DERIVED = "derived"
+    ASSUMED = "assumed"
+
+    @property
+    def rank(self) -> int:
+        """0 for the best kind, 3 for the weakest."""
+        return list(SourceKind).index(self)
+
+
+def weakest(*kinds: SourceKind) -> SourceKind:
+    """The weakest of several kinds of source.
+
+    >>> weakest(SourceKind.MEASURED, SourceKind.DERIVED).value
+    'derived'
+    """
+    return max(kinds, key=lambda kind: kind.rank, default=SourceKind.MEASURED)
+
+
+class Spec(BaseModel):
+    """A part of an input file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], *, file: str | None = None) -> Self:
+        """Validate ``raw``; the first error becomes one `InputError` with file, JSON path and the nearest legal key."""
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            raise _input_error(cls, error, raw, file) from None
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read one JSON file."""
+        return cls.parse(read_json(path), file=str(path))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from ``path``; `InputError` with line and column where it is malformed."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such file", file=str(path)) from None
+    except IsADirectoryError:
+        raise InputError("is a folder", file=str(path), expected="a JSON file") from None
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8 text", file=str(path), expected="a JSON file") from None
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", file=str(path)) from None
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"malformed JSON: {error.msg}", file=str(path), path=f"line {error.lineno} column {error.colno}"
+        ) from None
+    if not isinstance(raw, dict):
+        raise InputError(f"found a JSON {type(raw).__name__}", file=str(path), expected="a JSON object")
+    return raw
+
+
+def _legal_keys(spec: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The legal keys of the (nested) spec in which ``location``'s last part was found."""
+    current: type[BaseModel] | None = spec
+    for part in location[:-1]:
+        if isinstance(part, int) or current is None:
+            continue
+        known = current.model_fields.get(part)
+        current = next(_specs_in(known.annotation), None) if known else current
+    return list(current.model_fields) if current else []
+
+
+def _specs_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _specs_in(argument)
+
+
+def _input_error(spec: type[BaseModel], error: ValidationError, raw: Mapping[str, Any], file: str | None) -> InputError:
+    # An unknown key says more than the "field required" that it usually causes.
+    problems = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+    first = problems[0]
+    location = first["loc"]
+    path = ".".join(str(part) for part in location)
+    if first["type"] == "extra_forbidden":
+        legal = _legal_keys(spec, location)
+        return InputError(
+            "unknown key",
+            file=file,
+            path=path,
+            expected="one of " + ", ".join(sorted(legal)) if legal else None,
+            nearest=nearest(str(location[-1]), legal),
+        )
+    if first["type"] == "missing":
+        return InputError("missing key", file=file, path=path)
+    message = first["msg"].removeprefix("Value error, ")
+    found = _value_at(raw, location)
+    return InputError(f"found {found!r}: {message}" if found is not None else message, file=file, path=path)
+
+
+def _value_at(raw: Any, location: tuple[int | str, ...]) -> Any:
+    for part in location:
+        try:
+            raw = raw[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return raw if not isinstance(raw, dict | list) else None

@@ -1,0 +1,45 @@
+"""Units: SI inside, human units in files and on screens. A name ends with its unit (``_s``, ``_bytes``, ``_bytes_per_s``)."""
+
+from __future__ import annotations
+
+KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
+GBIT_PER_S = 1e9 / 8
+US, MS = 1e-6, 1e-3
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Decimal bytes with three significant digits.
+
+    >>> format_bytes(12.6e9), format_bytes(0)
+    ('12.6 GB', '0 B')
+    """
+    for unit, scale in (("TB", TB), ("GB", GB), ("MB", MB), ("kB", KB)):
+        if abs(size_bytes) >= scale:
+            return f"{size_bytes / scale:.3g} {unit}"
+    return f"{size_bytes:.3g} B"
+
+
+def format_rate(rate_bytes_per_s: float) -> str:
+    """A rate in GB/s (1e9 byte/s).
+
+    >>> format_rate(53.9e9)
+    '53.9 GB/s'
+    """
+    return f"{rate_bytes_per_s / GB:.3g} GB/s"
+
+
+def format_seconds(time_s: float) -> str:
+    """A time with the unit that reads best.
+
+    >>> format_seconds(0.2135), format_seconds(2.5e-5), format_seconds(0.0)
+    ('214 ms', '25 us', '0 ms')
+    """
+    if time_s == 0:
+        return "0 ms"
+    if abs(time_s) >= 1:
+        return f"{time_s:.3f} s"
+    if abs(time_s) >= 1e-4:
+        milli = time_s / MS
+        return f"{milli:.0f} ms" if abs(milli) >= 100 else f"{milli:.3g} ms"
+    return f"{time_s / US:.3g} us"

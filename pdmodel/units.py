@@ -1,4 +1,4 @@
-"""Units: SI inside, human units in files and on screens. A name ends with its unit (``_s``, ``_bytes``, ``_bytes_per_s``)."""
+"""Units: SI inside, human units in files and on screens; a name ends with its unit (``_s``, ``_bytes``)."""
 
 from __future__ import annotations
 

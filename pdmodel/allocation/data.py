@@ -29,7 +29,7 @@ from pdmodel.transfer.flows import Flow, FlowKind
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a second costs [GPU·s per s]: of each lane (pi), of each request's user (lambda), of each decode lane (pi_D)."""
+    """What a second costs [GPU·s per s]: pi of each lane, lambda of each request's user, pi_D of each decode lane."""
 
     lanes: Mapping[str, float]
     requests: Mapping[str, float]
@@ -246,7 +246,7 @@ class AllocationData:
 
     @cached_property
     def lane_usable(self) -> tuple[FloatArray, ...]:
-        """Usable capacity while lane l runs phase i (decode lanes beside it, no other lane), shapes (n_l, P) [byte/s]."""
+        """Usable capacity while lane l runs phase i, decode lanes beside it, no other: shapes (n_l, P) [byte/s]."""
         steady = self.decode_rate.sum(axis=0)
         return tuple(usable_capacity(self.capacity, self.guard, rate + steady) for rate in self.critical_rate)
 

@@ -24,7 +24,7 @@ class LaneOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One stretch of constant rates, kept only when a replay is asked to record: critical and KV rate per port, rate per flow."""
+    """One stretch of constant rates, kept on request: critical and KV rate per port (P,), rate per flow (F,)."""
 
     start_s: float
     end_s: float

@@ -1,4 +1,4 @@
-"""Flows: bytes to move, one per (request, kind, rank class, destination, set of routes), never one per (chunk, layer)."""
+"""Flows: bytes to move, one per (request, kind, rank, destination, set of routes), never one per (chunk, layer)."""
 
 from __future__ import annotations
 

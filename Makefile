@@ -44,7 +44,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 imports: $(INSTALLED)
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 unit: $(INSTALLED)
 	$(BIN)/python -m pytest

@@ -50,7 +50,7 @@ unit: $(INSTALLED)
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/bench_plan.py
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache .grimp_cache

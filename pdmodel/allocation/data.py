@@ -25,15 +25,7 @@ from pdmodel.timeline.phases import (
     Timeline,
 )
 from pdmodel.transfer.flows import Flow, FlowKind
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """What a second costs [GPU·s per s]: pi of each lane, lambda of each request's user, pi_D of each decode lane."""
-
-    lanes: Mapping[str, float]
-    requests: Mapping[str, float]
-    decode_lanes: Mapping[str, float]
+from pdmodel.workload.prices import Prices as Prices
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,190 @@
+"""What the user asks: who serves which LLM on what, which requests come, and how KV travels.
+
+This is the file as written; `pdmodel.resolve` looks every name up and checks that the parts fit.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from pdmodel.engines.spec import ContextSenders, ReleaseAfter, RouteRule
+from pdmodel.hardware.ports import PortKind
+from pdmodel.llm.dtypes import KvDtype, WeightDtype
+from pdmodel.spec import Spec
+from pdmodel.workload.request import CacheTier
+
+Name = Annotated[str, Field(min_length=1, pattern=r"^[^/\s][^/]*$")]
+Gpus = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+
+
+class AllReduce(StrEnum):
+    """Which all-reduce runs. vLLM and SGLang switch their own off on more than two PCIe-only GPUs."""
+
+    NCCL = "nccl"
+    VLLM_CUSTOM = "vllm_custom"
+
+
+class CpExchange(StrEnum):
+    """How context-parallel ranks share KV."""
+
+    ALL_GATHER = "all_gather"
+    RING = "ring"
+    ULYSSES = "ulysses"
+
+
+class CpSplit(StrEnum):
+    """How a chunk's tokens are cut: zigzag gives each rank an early and a late piece, equal work under causality."""
+
+    ZIGZAG = "zigzag"
+    CONTIGUOUS = "contiguous"
+
+
+class EpExchange(StrEnum):
+    """How tokens reach their experts and come back."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER_REDUCE_SCATTER = "all_gather_reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    DEDUP = "dedup"
+    FUSED = "fused"
+
+
+class FirstTokenBy(StrEnum):
+    """Who returns the first token: the prefill side, or the decode side after one step more."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class PrefillSpec(Spec):
+    """The prefill node: one box with ``instances`` instances, each a lane.
+
+    ``gpus``: for each instance its GPUs in rank order (rank = cp_rank * tp_size + tp_rank), which is also ring order;
+    in order when left out. ``chunk_tokens``: tokens per chunk; the whole prompt in one chunk when left out.
+    """
+
+    hardware: str
+    engine: str
+    tp_size: PositiveInt
+    cp_size: PositiveInt = 1
+    ep_size: PositiveInt = 1
+    instances: PositiveInt = 1
+    gpus: tuple[Gpus, ...] | None = None
+    chunk_tokens: PositiveInt | None = None
+    all_reduce: AllReduce = AllReduce.NCCL
+    cp_exchange: CpExchange = CpExchange.ALL_GATHER
+    cp_split: CpSplit = CpSplit.ZIGZAG
+    ep_exchange: EpExchange = EpExchange.ALL_REDUCE
+
+
+class DecodeSpec(Spec):
+    """The decode node: one box with one instance. One step serves ``max_running_requests`` of ``context_tokens``."""
+
+    hardware: str
+    tp_size: PositiveInt
+    ep_size: PositiveInt = 1
+    gpus: Gpus | None = None
+    max_running_requests: PositiveInt = 32
+    context_tokens: PositiveInt = 8192
+    all_reduce: AllReduce = AllReduce.NCCL
+    ep_exchange: EpExchange = EpExchange.ALL_REDUCE
+
+
+class NetworkSpec(Spec):
+    """Between the boxes. ``fabric_gbit_per_s``: what the fabric carries in all (non-blocking when left out).
+
+    ``nic_gbit_per_s``: a slower line rate of every NIC than the profile's; what is achieved of it stays in proportion.
+    """
+
+    fabric_gbit_per_s: PositiveFloat | None = None
+    nic_gbit_per_s: PositiveFloat | None = None
+
+
+class RequestSpec(Spec):
+    """One request. ``cached_tokens`` of ``input_tokens`` lie in ``cached_in`` of the prefill node.
+
+    ``user_price_gpus``: what its user's waiting costs [GPU·s per s]; decode GPUs / max_running_requests if left out.
+    """
+
+    name: Name
+    arrival_ms: NonNegativeFloat = 0.0
+    input_tokens: PositiveInt
+    cached_tokens: NonNegativeInt = 0
+    cached_in: CacheTier = CacheTier.HOST_MEMORY
+    instance: NonNegativeInt = 0
+    user_price_gpus: NonNegativeFloat | None = None
+
+    @model_validator(mode="after")
+    def _something_is_new(self) -> Self:
+        if self.cached_tokens >= self.input_tokens:
+            message = (
+                f"cached_tokens {self.cached_tokens} of input_tokens {self.input_tokens}: at least one must be new"
+            )
+            raise ValueError(message)
+        return self
+
+
+class TransferSpec(Spec):
+    """How KV travels; what is left out is what the engine does.
+
+    ``nics``, ``decode_nics``: NICs in use on either side (all when left out). ``alternative_nics``: further NICs of the
+    source that a plan may choose; simple policies follow ``route_rule``.
+    """
+
+    release_after: ReleaseAfter | None = None
+    early_send: bool | None = None
+    route_rule: RouteRule | None = None
+    context_senders: ContextSenders | None = None
+    nics: Gpus | None = None
+    decode_nics: Gpus | None = None
+    alternative_nics: NonNegativeInt = 1
+
+
+class PriceSpec(Spec):
+    """What a second costs [GPU·s per s], where it is not the number of GPUs that lose it."""
+
+    prefill_gpus: NonNegativeFloat | None = None
+    decode_gpus: NonNegativeFloat | None = None
+    user_gpus: NonNegativeFloat | None = None
+
+
+class SharingSpec(Spec):
+    """How unmanaged ports share: KV's weight against critical traffic, and interference below saturation."""
+
+    kv_weight: PositiveFloat = 1.0
+    interference: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class Scenario(Spec):
+    """The whole file. ``guards_gb_per_s``: guard by kind of port instead of the profile's default."""
+
+    schema_version: Literal[1]
+    name: Name
+    purpose: str = ""
+    expected_verdict: Literal["infeasible", "no_shared_port", "headroom", "contended", "uncertain"] | None = None
+    llm: str
+    weight_dtype: WeightDtype | None = None
+    kv_dtype: KvDtype = KvDtype.BF16
+    prefill: PrefillSpec
+    decode: DecodeSpec
+    network: NetworkSpec = NetworkSpec()
+    requests: Annotated[tuple[RequestSpec, ...], Field(min_length=1)]
+    transfer: TransferSpec = TransferSpec()
+    prices: PriceSpec = PriceSpec()
+    sharing: SharingSpec = SharingSpec()
+    guards_gb_per_s: dict[PortKind, NonNegativeFloat] = Field(default_factory=dict)
+    kv_slack: NonNegativeFloat = 0.05
+    first_token_by: FirstTokenBy = FirstTokenBy.PREFILL
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        seen: set[str] = set()
+        for request in self.requests:
+            if request.name in seen:
+                message = f"two requests are called {request.name!r}"
+                raise ValueError(message)
+            seen.add(request.name)
+        return self

@@ -25,7 +25,9 @@ from pdmodel.timeline.phases import (
     Timeline,
 )
 from pdmodel.transfer.flows import Flow, FlowKind
-from pdmodel.workload.prices import Prices as Prices
+from pdmodel.workload.prices import Prices
+
+__all__ = ["AllocationData", "Prices", "RequestData", "usable_capacity"]
 
 
 @dataclass(frozen=True, slots=True)

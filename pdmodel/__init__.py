@@ -1,3 +1,28 @@
 """pdmodel: how KV-cache transfers live together with tensor-, context- and expert-parallel traffic."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pdmodel.allocation.data import AllocationData as AllocationData
+    from pdmodel.allocation.program_e import solve_elastic as solve_elastic
+    from pdmodel.allocation.program_r import solve_residual as solve_residual
+
 __version__ = "0.1.0"
+
+#: Public names and the module that each is imported from when it is first used.
+_PUBLIC = {
+    "AllocationData": "pdmodel.allocation.data",
+    "solve_elastic": "pdmodel.allocation.program_e",
+    "solve_residual": "pdmodel.allocation.program_r",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,179 @@
+"""Program E as arrays: slots of a stretched lane, after the exact reduction.
+
+Between two releases or gates nothing distinguishes when inside a stretch bytes move, so phases with the same critical
+rates and the same price act as one long phase; what is solved for it is spread back in proportion to tau.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.network import Network
+from pdmodel.allocation.scaling import Scale
+from pdmodel.errors import InputError
+from pdmodel.timeline.phases import FloatArray, IntArray
+from pdmodel.transfer.flows import FlowKind
+
+#: Digits of critical rates relative to capacity that must agree for phases to merge.
+RATE_DIGITS = 12
+#: Bytes due before they are released, relative to the flow's volume, beyond which a case is refused.
+DUE_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticForm:
+    """Slots (S) in order; steps (K) are groups of slots between which bytes moved so far are bounded.
+
+    ``tau_s``, ``price`` (S,): duration without KV and price per second of stretch; ``stretch`` (S,): whether a slot may
+    be longer than tau; ``critical`` [bytes], ``usable`` [byte/s] (S, P'); ``step`` (S,); ``lower``, ``upper`` (F', K)
+    [bytes]: bounds of the bytes sent by the end of a step; ``decode`` (D, P') [byte/s] and ``decode_price`` (D,).
+    ``phase_slot``, ``wait_slot`` (n,): slot of each phase and of the wait before it (-1: none). The last slot is the
+    tail.
+    """
+
+    step: IntArray
+    tau_s: FloatArray
+    price: FloatArray
+    stretch: NDArray[np.bool_]
+    critical: FloatArray
+    usable: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    decode: FloatArray
+    decode_price: FloatArray
+    phase_slot: IntArray
+    wait_slot: IntArray
+
+    def scaled(self, scale: Scale) -> ElasticForm:
+        """The same form in the units of ``scale``."""
+        return replace(
+            self,
+            tau_s=self.tau_s / scale.time_s,
+            price=self.price / scale.price,
+            critical=self.critical / scale.size_bytes,
+            usable=self.usable / scale.rate_bytes_per_s,
+            lower=self.lower / scale.size_bytes,
+            upper=self.upper / scale.size_bytes,
+            decode=self.decode / scale.rate_bytes_per_s,
+            decode_price=self.decode_price / scale.price,
+        )
+
+
+def tail_price(data: AllocationData) -> float:
+    """Price of the tail: lambda of every request that has sends [GPU·s per s]."""
+    waiting = {(flow.lane, flow.request) for flow in data.flows if flow.kind is FlowKind.SEND}
+    return sum(r.price_per_s for r in data.requests if (data.lanes[r.lane].name, r.name) in waiting)
+
+
+def elastic_form(data: AllocationData, net: Network) -> ElasticForm:
+    """The slots of the one prefill lane of a record.
+
+    Raises `InputError` when the record has not exactly one lane, or a load is due before its bytes are released.
+    """
+    if len(data.lanes) != 1:
+        raise InputError(f"program E takes one prefill lane, not {len(data.lanes)}", expected="one lane (or program R)")
+    count = len(data.lanes[0].phases)
+    flows = [data.flows[f] for f in net.flows]
+    gates = {k for flow in flows if flow.kind is FlowKind.LOAD for k, _ in flow.due if k < count}
+    cuts = sorted({0, *gates, *(k for flow in flows for k, _ in flow.release if k < count)})
+    # steps: a wait where a gate is, then the phases up to the next cut; the tail is the last
+    wait_step, first_step, step = {}, {}, 0
+    span_step = np.zeros(count, dtype=np.int64)
+    for cut, stop in zip(cuts, [*cuts[1:], count], strict=True):
+        first_step[cut] = step
+        if cut in gates:
+            wait_step[cut] = step
+            step += 1
+        span_step[cut:stop] = step
+        step += 1
+    first_step[count] = step
+    form = _slots(data, net, span_step, wait_step, tail_step=step)
+    lower, upper = _cumulative(data, net, first_step, wait_step, steps=step + 1)
+    return replace(form, lower=lower, upper=upper)
+
+
+def _slots(
+    data: AllocationData, net: Network, span_step: IntArray, wait_step: dict[int, int], tail_step: int
+) -> ElasticForm:
+    """Merge phases of one step with equal price and equal critical rates; then waits; the tail last."""
+    tau, price = data.duration_s[0], data.phase_price_per_s[0]
+    rate = data.critical_rate[0][:, net.ports]
+    key = np.column_stack([span_step, price, np.round(rate / data.capacity[net.ports], RATE_DIGITS)])
+    groups, member = np.unique(key, axis=0, return_inverse=True)
+    member = member.reshape(-1)
+    first = np.zeros(len(groups), dtype=np.int64)
+    first[member[::-1]] = np.arange(len(tau))[::-1]
+    waits = sorted(wait_step)
+    span_tau = np.bincount(member, tau, minlength=len(groups))
+    span_critical = np.zeros((len(groups), len(net.ports)))
+    np.add.at(span_critical, member, data.critical_bytes[0][:, net.ports])
+    idle, free = data.idle_usable[net.ports], len(waits) + 1
+    steps = np.concatenate([groups[:, 0].astype(np.int64), [wait_step[k] for k in waits], [tail_step]]).astype(np.int64)
+    # by step, tail last, in order of the first phase inside a step
+    order = np.lexsort((np.concatenate([first, waits, [len(tau)]]), steps))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    wait_slot = np.full(len(tau), -1, dtype=np.int64)
+    wait_slot[waits] = place[len(groups) : len(groups) + len(waits)]
+    slot_price = np.concatenate([price[first], price[waits], [tail_price(data)]])[order]
+    critical = np.concatenate([span_critical, np.zeros((free, len(net.ports)))])[order]
+    still = np.zeros(len(order), dtype=bool)
+    still[place[len(groups) :]] = True
+    return ElasticForm(
+        step=steps[order],
+        tau_s=np.concatenate([span_tau, np.zeros(free)])[order],
+        price=slot_price,
+        stretch=_worth_stretching(critical, slot_price, still),
+        critical=critical,
+        usable=np.concatenate([data.lane_usable[0][first][:, net.ports], np.tile(idle, (free, 1))])[order],
+        lower=np.zeros((0, 0)),
+        upper=np.zeros((0, 0)),
+        decode=data.decode_rate[:, net.ports],
+        decode_price=data.decode_price_per_s,
+        phase_slot=place[member],
+        wait_slot=wait_slot,
+    )
+
+
+def _worth_stretching(critical: FloatArray, price: FloatArray, still: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Slots that an optimum may have to stretch: all but compute before a wait or tail that costs no more.
+
+    A pause inside compute offers every port what a pause at the next wait (or tail) offers, and nothing is due between,
+    so the later one does as well.
+    """
+    later = np.full(len(price), np.inf)
+    ahead = np.inf
+    for s in range(len(price) - 1, -1, -1):
+        later[s] = ahead
+        if still[s]:
+            ahead = price[s]
+    computes = ~still & ~(critical > 0).any(axis=1)
+    return ~(computes & (later <= price))
+
+
+def _cumulative(
+    data: AllocationData, net: Network, first_step: dict[int, int], wait_step: dict[int, int], steps: int
+) -> tuple[FloatArray, FloatArray]:
+    """Bounds of the bytes sent by the end of each step: released from its start, due by a gate's wait."""
+    count, flows = len(data.lanes[0].phases), [data.flows[f] for f in net.flows]
+    lower, upper = np.zeros((len(flows), steps)), np.zeros((len(flows), steps))
+    for f, flow in enumerate(flows):
+        for k, size_bytes in flow.release:
+            upper[f, first_step[min(k, count)] :] += size_bytes
+        if flow.kind is FlowKind.LOAD:
+            for k, size_bytes in _steps_before(flow.due, count):
+                lower[f, wait_step[k] :] += size_bytes
+        upper[f] = np.minimum(upper[f], flow.volume_bytes)
+        upper[f, -1] = lower[f, -1] = flow.volume_bytes
+        if (lower[f] > upper[f] + DUE_TOLERANCE * flow.volume_bytes).any():
+            raise InputError(f"flow {flow.name!r} is due before its bytes are released")
+    return np.minimum(lower, upper), upper
+
+
+def _steps_before(pairs: Iterable[tuple[int, float]], count: int) -> list[tuple[int, float]]:
+    return [(k, size_bytes) for k, size_bytes in pairs if k < count]

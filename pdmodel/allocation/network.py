@@ -1,0 +1,95 @@
+"""What a program sees of ports, routes and flows: one of each class, and only the ports that matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pdmodel.allocation.collapse import Classes
+from pdmodel.allocation.data import AllocationData
+from pdmodel.timeline.phases import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One route, flow and port of each class.
+
+    ``consumption`` (R', P') [-] is what the members of a route class together put on the port per byte that each of
+    them moves. ``ports``, ``routes``, ``flows`` are the representatives' places in the record; ``route_flow`` (R',) the
+    place of a route's flow in ``flows``.
+    """
+
+    classes: Classes
+    consumption: FloatArray
+    ports: IntArray
+    routes: IntArray
+    flows: IntArray
+    route_flow: IntArray
+
+    def spread_routes(self, reduced: FloatArray) -> FloatArray:
+        """Values per route class, shape (R', ...), to values per route of the record, shape (R, ...)."""
+        return np.asarray(reduced[self.classes.route])
+
+    def spread_ports(self, reduced: FloatArray) -> FloatArray:
+        """Prices per port class, shape (P',), to prices per port, shape (P,): a class's price is its members' sum."""
+        out = np.zeros(len(self.classes.port))
+        place = {int(self.classes.port[p]): k for k, p in enumerate(self.ports)}
+        size = np.bincount(self.classes.port)
+        for p, c in enumerate(self.classes.port):
+            if int(c) in place:
+                out[p] = reduced[place[int(c)]] / size[c]
+        return out
+
+
+def network(data: AllocationData, classes: Classes) -> Network:
+    """The network of classes; ports without KV are left out unless critical traffic alone fills them."""
+    ports, routes, flows = (first_of(classes.port), first_of(classes.route), first_of(classes.flow))
+    summed = np.zeros((len(routes), len(data.ports)))
+    np.add.at(summed, classes.route, data.consumption)
+    overfull = np.zeros(len(data.ports), dtype=bool)
+    if data.decode_lanes:
+        steady = data.decode_rate.sum(axis=0)
+        overfull |= steady > data.idle_usable
+        for rate, usable in zip(data.critical_rate, data.lane_usable, strict=True):
+            overfull |= (rate + steady > usable).any(axis=0)
+    used = (summed > 0).any(axis=0) | overfull
+    ports = ports[used[ports]]
+    place = np.zeros(len(data.flows), dtype=np.int64)
+    place[flows] = np.arange(len(flows))
+    return Network(
+        classes=classes,
+        consumption=summed[:, ports],
+        ports=ports,
+        routes=routes,
+        flows=flows,
+        route_flow=place[data.route_flow[routes]],
+    )
+
+
+def first_of(classes: IntArray) -> IntArray:
+    """The first member of each class, in order of class."""
+    return np.unique(classes, return_index=True)[1].astype(np.int64)
+
+
+def port_rows(consumption: FloatArray, entry_route: IntArray, entry_slot: IntArray) -> tuple[Any, IntArray]:
+    """The sparse matrix of KV bytes per port and slot, and which (slot, port) each row is.
+
+    ``consumption`` (R, P) [-]; entries are the columns: route and slot of each variable. Returns a CSR matrix of shape
+    (rows, entries) and an array (rows, 2) of (slot, port); combinations that no entry can use have no row.
+    """
+    import scipy.sparse as sp
+
+    count_ports = consumption.shape[1]
+    crossing, ports = np.nonzero(consumption)
+    weight = consumption[crossing, ports]
+    first = np.searchsorted(crossing, np.arange(consumption.shape[0] + 1))
+    length = np.diff(first)[entry_route]
+    column = np.repeat(np.arange(len(entry_route)), length)
+    within = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    place = first[entry_route][column] + within
+    key = entry_slot[column] * count_ports + ports[place]
+    kept, row = np.unique(key, return_inverse=True)
+    matrix = sp.csr_array((weight[place], (row, column)), shape=(len(kept), len(entry_route)))
+    return matrix, np.stack([kept // count_ports, kept % count_ports], axis=1)

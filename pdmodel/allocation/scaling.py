@@ -1,0 +1,47 @@
+"""The one place where data become dimensionless.
+
+Solvers compare residuals with absolute tolerances, so bytes and bytes per second in the 1e10s must not reach them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pdmodel.allocation.data import AllocationData
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Units that a program is solved in: time [s], rate [byte/s] and price [GPU·s per s]."""
+
+    time_s: float
+    rate_bytes_per_s: float
+    price: float
+
+    @property
+    def size_bytes(self) -> float:
+        """Unit of bytes."""
+        return self.time_s * self.rate_bytes_per_s
+
+    @property
+    def cost(self) -> float:
+        """Unit of the objective [GPU·s]."""
+        return self.time_s * self.price
+
+
+def scale_of(data: AllocationData) -> Scale:
+    r"""Units in which the numbers of a record are near one.
+
+    .. math:: \hat t = \sum_i \tau_i / n, \quad \hat r = \max_e C_e, \quad \hat p = \max_i \pi_i
+
+    Time falls back to the time of all bytes at the largest capacity when all phases last 0 s; a unit that would be 0 is
+    1. Source: dimensional analysis; all three are invariants of the record, so the scaled program is the same for
+    bytes in any unit.
+    """
+    durations = np.concatenate([*data.duration_s, np.zeros(0)])
+    rate = float(data.capacity.max(initial=0.0)) or 1.0
+    time = float(durations.mean()) if durations.size and durations.any() else float(data.volume_bytes.sum()) / rate
+    prices = [0.0, *(float(p.max(initial=0.0)) for p in data.phase_price_per_s), *data.flow_price_per_s.tolist()]
+    return Scale(time or 1.0, rate, max(prices) or 1.0)

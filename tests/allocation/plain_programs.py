@@ -1,0 +1,220 @@
+"""Programs E and R written a second time, on dense matrices with scipy's linprog, from the raw case alone.
+
+No reduction, no scaling, no state variables: slow and plain, so that a mistake in pdmodel's forms shows. A case is the
+dictionary that `AllocationData.from_dict` takes; decode lanes are (price, {port: mean rate}) pairs.
+"""
+
+import numpy as np
+from scipy.optimize import linprog
+
+
+def usable(port, demand):
+    """Capacity for critical traffic and KV together."""
+    if demand <= 0:
+        return port["capacity"]
+    return min(port["capacity"], max(port["capacity"] - port["guard"], demand))
+
+
+def routes_of(case):
+    return [(f, route) for f, flow in enumerate(case["flows"]) for route in flow["routes"]]
+
+
+class Rows:
+    """A linear program written row by row, variables by name."""
+
+    def __init__(self):
+        self.keys, self.low, self.high, self.cost, self.rows, self.values = {}, [], [], [], [], []
+
+    def var(self, key, price=0.0, low=0.0, high=np.inf):
+        self.keys[key] = len(self.keys)
+        self.cost.append(price)
+        self.low.append(low)
+        self.high.append(high)
+
+    def at_most(self, terms, value):
+        self.rows.append(terms)
+        self.values.append(value)
+
+    def solve(self):
+        matrix = np.zeros((len(self.rows), len(self.keys)))
+        for k, terms in enumerate(self.rows):
+            for key, weight in terms:
+                matrix[k, self.keys[key]] += weight
+        bounds = np.array([self.low, self.high]).T
+        result = linprog(self.cost, A_ub=matrix, b_ub=np.array(self.values), bounds=bounds)
+        assert result.status == 0, result.message
+        return result.fun
+
+
+def elastic_cost(case, decode=()):
+    """Optimal cost of program E: slots are wait 0, phase 0, wait 1, phase 1, ..., tail."""
+    phases, ports, flows, routes = case["phases"], case["ports"], case["flows"], routes_of(case)
+    slots = 2 * len(phases) + 1
+    gates = {k for flow in flows if flow["kind"] == "load" for k, _ in flow["due"]}
+    lp, constant = Rows(), 0.0
+    for i, phase in enumerate(phases):
+        price = phase.get("price", case["lane_price"])
+        lp.var(("t", 2 * i), price, high=np.inf if i in gates else 0.0)
+        lp.var(("t", 2 * i + 1), price, low=phase["duration"])
+        constant += price * phase["duration"]
+    lp.var(("t", slots - 1), sum(flow["price"] for flow in flows if flow["kind"] == "send"))
+    for s in range(slots):
+        for r in range(len(routes)):
+            lp.var(("y", r, s))
+        for d, (price, _) in enumerate(decode):
+            lp.var(("loss", d, s), price)
+            for name in ports:
+                lp.var(("o", d, name, s))
+    for s in range(slots):
+        phase = phases[s // 2] if s % 2 else {"duration": 1.0, "bytes": {}}
+        for name, port in ports.items():
+            critical = phase["bytes"].get(name, 0.0)
+            steady = [rates.get(name, 0.0) for _, rates in decode]
+            open_rate = usable(port, critical / phase["duration"] + sum(steady))
+            terms = [(("y", r, s), route.get(name, 0.0)) for r, (_, route) in enumerate(routes)]
+            terms += [(("o", d, name, s), -1.0) for d in range(len(decode))]
+            lp.at_most([*terms, (("t", s), sum(steady) - open_rate)], -critical)
+            for d, rate in enumerate(steady):
+                lp.at_most([(("o", d, name, s), 1.0), (("t", s), -rate)], 0.0)
+                lp.at_most([(("o", d, name, s), 1.0), (("loss", d, s), -rate)], 0.0)
+    for f, flow in enumerate(flows):
+        mine = [r for r, (owner, _) in enumerate(routes) if owner == f]
+        for s in range(slots):
+            sent = [(("y", r, t), 1.0) for r in mine for t in range(s + 1)]
+            lp.at_most(sent, sum(size for k, size in flow["release"] if 2 * k <= s))
+            owed = 0.0
+            if flow["kind"] == "load" and s % 2 == 0 and s < slots - 1:
+                owed = sum(size for k, size in flow["due"] if k <= s // 2)
+            if s == slots - 1:
+                owed = sum(size for _, size in flow["release"])
+            lp.at_most([(key, -1.0) for key, _ in sent], -owed)
+    return lp.solve() - constant
+
+
+def residual_cost(case, decode=(), groups=None, quantum=None):
+    """Optimal cost of program R. ``groups``: group of each flow, sharing one lateness; default: each its own."""
+    lanes = case.get("lanes") or [{"price": case["lane_price"], "phases": back_to_back(case["phases"])}]
+    ports, flows, routes = case["ports"], case["flows"], routes_of(case)
+    names = list(ports)
+    groups = groups or list(range(len(flows)))
+    edges = sorted({t for lane in lanes for p in lane["phases"] for t in (p["start"], p["end"])})
+    length = np.array([*np.diff(edges), *case["tail"]])
+    count, clock = len(length), len(edges) - 1
+    begin = [*edges[:-1], *([edges[-1]] * len(case["tail"]))]
+    lp = Rows()
+    running = [
+        [
+            (n, i)
+            for n, lane in enumerate(lanes)
+            for i, p in enumerate(lane["phases"])
+            if p["start"] <= begin[j] < p["end"]
+        ]
+        if j < clock
+        else []
+        for j in range(count)
+    ]
+    for j in range(count):
+        for r in range(len(routes)):
+            lp.var(("y", r, j))
+        for g in sorted(set(groups)):
+            price = max(flow["price"] for flow, owner in zip(flows, groups, strict=True) if owner == g) * length[j] / 2
+            lp.var(("start", g, j), price)
+            lp.var(("end", g, j), price)
+        for d, (price, _) in enumerate(decode):
+            lp.var(("loss", d, j), price, high=length[j])
+            for name in names:
+                lp.var(("od", d, name, j))
+        for name in names:
+            achieved = 0.0
+            for n, i in running[j]:
+                p = lanes[n]["phases"][i]
+                achieved += p["bytes"].get(name, 0.0) / (p["end"] - p["start"])
+            lp.var(("o", name, j), high=achieved * length[j])
+    for n, lane in enumerate(lanes):
+        for i in range(len(lane["phases"])):
+            lp.var(("delay", n, i), lane["price"])
+    open_rate = {}
+    for j in range(count):
+        for name in names:
+            full = [lanes[n]["phases"][i] for n, i in running[j]]
+            demand = sum(p["bytes"].get(name, 0.0) / p["duration"] for p in full)
+            steady = sum(rates.get(name, 0.0) for _, rates in decode)
+            achieved = sum(p["bytes"].get(name, 0.0) / (p["end"] - p["start"]) for p in full)
+            open_rate[name, j] = usable(ports[name], demand + steady)
+            terms = [(("y", r, j), route.get(name, 0.0)) for r, (_, route) in enumerate(routes)]
+            terms += [(("od", d, name, j), -1.0) for d in range(len(decode))]
+            room = max(0.0, open_rate[name, j] - achieved - steady) * length[j]
+            lp.at_most([*terms, (("o", name, j), -1.0)], room)
+            for d, (_, rates) in enumerate(decode):
+                lp.at_most([(("od", d, name, j), 1.0), (("loss", d, j), -rates.get(name, 0.0))], 0.0)
+    for n, lane in enumerate(lanes):
+        for i, p in enumerate(lane["phases"]):
+            inside = [j for j in range(count) if (n, i) in running[j]]
+            for name in names:
+                if p["bytes"].get(name, 0.0) > 0:
+                    terms = [(("o", name, j), 1.0 / open_rate[name, j]) for j in inside]
+                    lp.at_most([*terms, (("delay", n, i), -1.0)], 0.0)
+    for f, flow in enumerate(flows):
+        phases = lanes[flow.get("lane", 0)]["phases"]
+        moment = [p["start"] for p in phases] + [phases[-1]["end"]]
+        before_end = [moment[0], *(p["end"] for p in phases)]
+        q = quantum[f] if quantum is not None else flow["quantum"]
+        for j in range(count):
+            now = begin[j] if j < clock else np.inf
+            sent = [(("y", r, t), 1.0) for r, (owner, _) in enumerate(routes) if owner == f for t in range(j + 1)]
+            earlier = [(key, 1.0) for key, _ in sent if key[2] < j]
+            lp.at_most(sent, sum(size for k, size in flow["release"] if before_end[k] <= now))
+            owed = sum(size for k, size in flow["due"] if before_end[k] <= now)
+            lp.at_most([(key, -1.0) for key, _ in earlier] + [(("start", groups[f], j), -q)], -owed)
+            lp.at_most([(key, -1.0) for key, _ in sent] + [(("end", groups[f], j), -q)], -owed)
+        lp.at_most([(key, -1.0) for key, _ in sent], -sum(size for _, size in flow["release"]))
+    return lp.solve()
+
+
+def back_to_back(phases):
+    now, out = 0.0, []
+    for phase in phases:
+        out.append({**phase, "start": now, "end": now + phase["duration"]})
+        now += phase["duration"]
+    return out
+
+
+def random_case(rng, *, loads=True, phases=(2, 8), ports=(1, 4), flows=(1, 4)):
+    """One lane of alternating compute and collectives; sends released on the way, loads due at gates."""
+    names = [f"port{k}" for k in range(rng.integers(*ports))]
+    capacity = {name: float(rng.uniform(5, 60)) for name in names}
+    spec = {name: {"capacity": c, "guard": float(c * rng.choice([0.0, 0.05, 0.3]))} for name, c in capacity.items()}
+    lane = []
+    for i in range(rng.integers(*phases)):
+        duration = float(rng.uniform(0.1, 2.0))
+        load = rng.uniform(0.0, 1.0, len(names)) * (rng.random(len(names)) < 0.8) * (i % 2)
+        size = {n: float(x * capacity[n] * duration) for n, x in zip(names, load, strict=True) if x > 0}
+        lane.append({"duration": duration, "bytes": size})
+    horizon = sum(p["duration"] for p in lane)
+    made = []
+    for k in range(rng.integers(*flows)):
+        kind = "load" if loads and rng.random() < 0.4 else "send"
+        routes = []
+        for _ in range(rng.integers(1, 3)):
+            crossed = [n for n in names if rng.random() < 0.6] or [str(rng.choice(names))]
+            routes.append({n: float(rng.choice([1.0, 1.0, 2.0, 0.05])) for n in crossed})
+        volume = float(horizon * np.mean(list(capacity.values())) * rng.uniform(0.02, 0.8))
+        places = len(lane) + (kind == "send")
+        steps = sorted(int(x) for x in rng.choice(places, size=min(places, int(rng.integers(1, 4))), replace=False))
+        sizes = [float(x) for x in rng.dirichlet(np.ones(len(steps))) * volume]
+        curve = [[k, x] for k, x in zip(steps, sizes, strict=True)]
+        total = float(sum(sizes))
+        made.append(
+            {
+                "name": f"flow{k}",
+                "kind": kind,
+                "routes": routes,
+                "release": curve if kind == "send" else [[0, total]],
+                "due": curve if kind == "load" else [[len(lane), total]],
+                "price": float(rng.choice([0.25, 1.0, 3.0])),
+                "quantum": total * float(rng.uniform(0.1, 1.0)),
+            }
+        )
+    longest = 2.2 * sum(x["quantum"] for x in made) * 10 / min(capacity.values()) + 0.5
+    tail = [longest * w for w in (0.05, 0.1, 0.3, 0.8)]
+    return {"ports": spec, "phases": lane, "tail": tail, "lane_price": float(rng.choice([1.0, 3.0])), "flows": made}

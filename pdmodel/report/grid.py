@@ -1,0 +1,136 @@
+"""Documents as lines of text: tables laid out by hand, so that numbers and names stay whole."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+from pdmodel.report.document import Column, Document, Section, Table
+
+INDENT, GAP = "  ", "  "
+LEAST_PROSE, LEAST_NAME = 24, 8
+_PIECES = re.compile(r"[^\s/_,]*[/_,]?\s*")
+
+
+class Style(StrEnum):
+    """What a line is; a terminal may show it in its own way."""
+
+    TITLE = "title"
+    HEADING = "heading"
+    VERDICT = "verdict"
+    HEAD = "head"
+    BODY = "body"
+    NOTE = "note"
+
+
+def lines(document: Document, width: int) -> Iterator[tuple[Style, str]]:
+    """The document line by line, none longer than ``width`` unless a table cannot be made so narrow."""
+    yield Style.TITLE, document.title
+    for line in textwrap.wrap(document.subtitle, width):
+        yield Style.BODY, line
+    for section in document.sections:
+        yield Style.BODY, ""
+        yield Style.HEADING, section.title
+        for style, line in _section(section, width - len(INDENT)):
+            yield style, INDENT + line
+
+
+def to_text(document: Document, width: int = 100) -> str:
+    """The document as plain text."""
+    return "\n".join(line.rstrip() for _, line in lines(document, width)) + "\n"
+
+
+def layout(content: Table, width: int) -> tuple[list[str], list[str]]:
+    """Lines of the heading and of the body.
+
+    >>> head, body = layout(Table((Column("port"), Column("GB/s", numeric=True)), (("P/nic0/tx", "48"),)), 40)
+    >>> head, body
+    (['port       GB/s'], ['P/nic0/tx    48'])
+    """
+    widths = _widths(content, width - len(GAP) * (len(content.columns) - 1))
+    head = _row([column.title for column in content.columns], content.columns, widths, bottom=True)
+    return head, [line for row in content.rows for line in _row(row, content.columns, widths)]
+
+
+def _section(section: Section, width: int) -> Iterator[tuple[Style, str]]:
+    for k, text in enumerate(section.text):
+        style = Style.VERDICT if section.title == "Verdict" and k == 0 else Style.BODY
+        for line in textwrap.wrap(text, width):
+            yield style, line
+    if section.table is not None:
+        head, body = layout(section.table, width)
+        for line in head:
+            yield Style.HEAD, line
+        for line in body:
+            yield Style.BODY, line
+    for text in section.bullets:
+        for line in textwrap.wrap(text, width, initial_indent="- ", subsequent_indent="  "):
+            yield Style.BODY, line
+    for line in textwrap.wrap(section.note, width):
+        yield Style.NOTE, line
+
+
+def _widths(content: Table, width: int) -> list[int]:
+    """Natural widths; where they do not fit, headings are wrapped first, then sentences, then names."""
+    cells = [max((len(row[c]) for row in content.rows), default=0) for c in range(len(content.columns))]
+    natural = [max(cell, len(column.title)) for cell, column in zip(cells, content.columns, strict=True)]
+    if sum(natural) <= width:
+        return natural
+    words = [max(len(word) for word in column.title.split() or [""]) for column in content.columns]
+    widths = [max(cell, word) for cell, word in zip(cells, words, strict=True)]
+    for least, eligible in (
+        (LEAST_PROSE, [column.prose for column in content.columns]),
+        (LEAST_NAME, [not column.numeric for column in content.columns]),
+    ):
+        excess = sum(widths) - width
+        while excess > 0:
+            room = [(w, c) for c, w in enumerate(widths) if eligible[c] and w > max(least, words[c])]
+            if not room:
+                break
+            widths[max(room)[1]] -= 1
+            excess -= 1
+    return _spread(widths, natural, width)
+
+
+def _spread(widths: list[int], natural: list[int], width: int) -> list[int]:
+    """Give what is left to the headings that would otherwise be wrapped, first column first."""
+    left = width - sum(widths)
+    for c, wanted in enumerate(natural):
+        more = max(0, min(left, wanted - widths[c]))
+        if widths[c] + more == wanted:
+            widths[c], left = wanted, left - more
+    return widths
+
+
+def _row(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], *, bottom: bool = False) -> list[str]:
+    """One row as lines; ``bottom``: shorter cells stand on the last line, as headings do."""
+    wrapped = [_wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    height = max(len(cell) for cell in wrapped)
+    stacked = []
+    for cell, column, width in zip(wrapped, columns, widths, strict=True):
+        blank = [""] * (height - len(cell))
+        padded = blank + cell if bottom else cell + blank
+        stacked.append([line.rjust(width) if column.numeric else line.ljust(width) for line in padded])
+    return [GAP.join(parts).rstrip() for parts in zip(*stacked, strict=True)]
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Break at blanks, and after ``/``, ``_`` and commas; inside a word only where it is longer than the width.
+
+    >>> _wrap("wait before all_reduce", 15), _wrap("abcdef", 4)
+    (['wait before', 'all_reduce'], ['abcd', 'ef'])
+    """
+    if len(text) <= width:
+        return [text]
+    found, line = [], ""
+    for piece in _PIECES.findall(text):
+        if line and len(line) + len(piece.rstrip()) > width:
+            found.append(line.rstrip())
+            line = ""
+        line += piece
+        while len(line.rstrip()) > width:
+            found.append(line[:width])
+            line = line[width:]
+    return [*found, line.rstrip()] if line.rstrip() else found

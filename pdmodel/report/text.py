@@ -1,0 +1,216 @@
+"""The plan for reading: verdict, times, ports, what to set, whether it can be enforced, what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pdmodel.report.document import Document, Section, table
+from pdmodel.report.export import plan_records, plan_to_dict
+from pdmodel.report.schedule import rates_section, schedule_section
+from pdmodel.report.words import (
+    NOTHING,
+    Unit,
+    gb_per_s,
+    group,
+    merged_name,
+    name_pattern,
+    number,
+    percent,
+    seconds,
+    span,
+    time_unit,
+)
+from pdmodel.units import format_bytes
+
+if TYPE_CHECKING:
+    from pdmodel.answer import FlowResult, Plan, PolicyResult, PortResult
+
+TOP_PORTS = 8
+TOP_FLOWS = 8
+
+
+def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False) -> Document:
+    """The whole answer; ``full`` lists every policy, port and flow, ``full_schedule`` every row of the schedule."""
+    sections = [
+        _verdict(plan),
+        _times(plan, full=full),
+        *([_missed(plan)] if plan.missed_deadlines else []),
+        _ports(plan, full=full),
+        rates_section(plan),
+        _settings(plan),
+        _enforceability(plan),
+        _listing("Assumed inputs that matter", plan.assumed, "None: every input that matters is measured or derived."),
+        *([_listing("Hazards", plan.hazards)] if plan.hazards else []),
+        *([_listing("Warnings", plan.warnings)] if plan.warnings else []),
+        _flows(plan, full=full),
+        *([schedule_section(plan)] if full_schedule else []),
+        _origin(plan),
+    ]
+    return Document(
+        title=f"pdmodel plan: {plan.scenario}",
+        subtitle=plan.purpose,
+        sections=tuple(section for section in sections if section is not None),
+        content=plan_to_dict(plan),
+        records=plan_records(plan),
+    )
+
+
+def best_simple_rule(policies: Sequence[PolicyResult]) -> PolicyResult | None:
+    """The cheapest policy that needs no plan: neither ``plan`` itself nor ``unmanaged``."""
+    simple = [policy for policy in policies if policy.name not in {"plan", "unmanaged"}]
+    return min(simple, key=lambda policy: policy.cost, default=None)
+
+
+def port_groups(ports: Sequence[PortResult]) -> list[list[PortResult]]:
+    """Ports that print alike, together; the ones that carry critical traffic and KV first, then by price and use."""
+    alike = group(ports, lambda port: (name_pattern(port.name), *_port_cells(port)))
+    return sorted(alike, key=lambda ports: _relevance(ports[0]), reverse=True)
+
+
+def _verdict(plan: Plan) -> Section:
+    kind = plan.verdict.kind.value.replace("_", " ").upper()
+    return Section("Verdict", text=(f"{kind}: {plan.verdict.text}", f"Bound: {plan.bound.text}"))
+
+
+def _times(plan: Plan, *, full: bool) -> Section:
+    best = best_simple_rule(plan.policies)
+    shown = [
+        policy
+        for policy in plan.policies
+        if full or policy.name in {"unmanaged", "plan"} or (best is not None and policy.name == best.name)
+    ]
+    everyone = (*shown, *plan.references)
+    unit = time_unit([policy.ttft_s for policy in everyone])
+    rows = [_policy_cells(policy, _policy_label(policy, best, plan.solver.path), unit) for policy in shown]
+    rows += [_policy_cells(policy, policy.name, unit) for policy in plan.references]
+    times = ("TTFT", "prefill slowdown", "load stall", "decode stall")
+    head = ["policy", *(f">{name} [{unit.name}]" for name in times), ">cost [GPU·s]"]
+    note = "Worst request; (low .. high): band over arbitration weights and interference."
+    if plan.references:
+        note += f" Not policies but references: {', '.join(policy.name for policy in plan.references)}."
+    notes = tuple(f"{policy.name}: {policy.note}" for policy in everyone if policy.note)
+    hidden = len(plan.policies) - len(shown)
+    if hidden:
+        note += f" {hidden} more policies: --full."
+    return Section("Times", table=table(head, rows), bullets=notes, note=note)
+
+
+def _policy_label(policy: PolicyResult, best: PolicyResult | None, path: str) -> str:
+    if policy.name == "plan" and path.startswith("policy:"):
+        return f"plan (= {path.removeprefix('policy:')})"
+    if best is not None and policy.name == best.name:
+        return f"{policy.name} (best simple)"
+    return policy.name
+
+
+def _policy_cells(policy: PolicyResult, label: str, unit: Unit) -> list[str]:
+    ttft, cost = unit(policy.ttft_s), number(policy.cost)
+    if policy.ttft_low_s is not None and policy.ttft_high_s is not None:
+        ttft += f" ({span(policy.ttft_low_s, policy.ttft_high_s, unit)})"
+    if policy.cost_low is not None and policy.cost_high is not None:
+        cost += f" ({span(policy.cost_low, policy.cost_high, number)})"
+    stalls = [unit(time_s) for time_s in (policy.prefill_slowdown_s, policy.load_stall_s, policy.decode_stall_s)]
+    return [label, ttft, *stalls, cost]
+
+
+def _missed(plan: Plan) -> Section:
+    return Section("Missed deadlines", bullets=plan.missed_deadlines)
+
+
+def _relevance(port: PortResult) -> tuple[bool, float, float]:
+    both = port.critical_bytes > 0 and port.kv_bytes > 0
+    return (both, port.shadow_price or 0.0, port.utilisation)
+
+
+def _port_cells(port: PortResult) -> list[str]:
+    return [
+        f"{gb_per_s(port.capacity_bytes_per_s)} {port.capacity_source.value}",
+        format_bytes(port.critical_bytes) if port.critical_bytes else NOTHING,
+        format_bytes(port.kv_bytes) if port.kv_bytes else NOTHING,
+        percent(port.utilisation),
+        NOTHING if port.shadow_price is None else number(port.shadow_price),
+    ]
+
+
+def _ports(plan: Plan, *, full: bool) -> Section:
+    groups = [[port] for found in port_groups(plan.ports) for port in found] if full else port_groups(plan.ports)
+    used = groups if full else [ports for ports in groups if ports[0].critical_bytes or ports[0].kv_bytes]
+    shown = used if full else used[:TOP_PORTS]
+    rows = [[merged_name([port.name for port in ports]), *_port_cells(ports[0])] for ports in shown]
+    head = ["port", ">capacity [GB/s]", ">critical", ">KV", ">used", ">price [GPU·s per GB/s]"]
+    hidden = len(plan.ports) - sum(len(ports) for ports in shown)
+    shared = sum(port.critical_bytes > 0 and port.kv_bytes > 0 for port in plan.ports)
+    note = f"{shared} of {len(plan.ports)} ports carry both critical traffic and KV."
+    if hidden:
+        note += f" {hidden} ports not shown: --full."
+    return Section("Ports", table=table(head, rows), note=note)
+
+
+def _settings(plan: Plan) -> Section:
+    if not plan.settings:
+        return Section("What to set: knobs", text=("Nothing: leave the defaults.",))
+    rows = [[s.name, f"{s.value} {s.unit}".strip(), s.side, s.where, s.reason] for s in plan.settings]
+    return Section("What to set: knobs", table=table(["name", "value", "side", "~where", "~why"], rows))
+
+
+def _enforceability(plan: Plan) -> Section:
+    if not plan.enforceability:
+        return Section("Enforceability", text=("Nothing to enforce: the plan paces no transfer.",))
+    rows = [
+        [
+            e.phase_kind,
+            e.gate.value.replace("_", "-"),
+            seconds(e.burst_s),
+            seconds(e.gap_s),
+            seconds(e.needed_s),
+            e.text,
+        ]
+        for e in plan.enforceability
+    ]
+    head = ["phase kind", "who can pace", ">burst", ">gap", ">needed", "~which means"]
+    return Section("Enforceability", table=table(head, rows))
+
+
+def _listing(title: str, items: Sequence[str], nothing: str = "") -> Section:
+    return Section(title, bullets=tuple(items)) if items else Section(title, text=(nothing,))
+
+
+def _flow_cells(flow: FlowResult) -> list[str]:
+    late = None if flow.due_s is None else max(0.0, flow.finish_s - flow.due_s)
+    return [
+        format_bytes(flow.bytes),
+        seconds(flow.release_s),
+        seconds(flow.due_s),
+        seconds(flow.finish_s),
+        seconds(late),
+    ]
+
+
+def _flows(plan: Plan, *, full: bool) -> Section:
+    if full:
+        groups = [[flow] for flow in plan.flows]
+    else:
+        groups = group(plan.flows, lambda flow: (flow.kind, name_pattern(flow.name), *_flow_cells(flow)))
+    shown = groups if full else groups[:TOP_FLOWS]
+    rows = [
+        [
+            merged_name([flow.name for flow in flows]),
+            flows[0].kind,
+            *_flow_cells(flows[0]),
+            merged_name([flow.route for flow in flows]),
+        ]
+        for flows in shown
+    ]
+    head = ["transfer", "kind", ">each", ">first release", ">last due", ">finish", ">late", "route"]
+    hidden = len(plan.flows) - sum(len(flows) for flows in shown)
+    note = f"{hidden} transfers not shown: --full." if hidden else ""
+    return Section("Transfers", table=table(head, rows), note=note)
+
+
+def _origin(plan: Plan) -> Section:
+    solver = plan.solver
+    how = f"Found by {solver.path} ({solver.status}) in {seconds(solver.wall_s)}; objective {number(solver.objective)}"
+    how += f" GPU·s, gap {number(solver.gap)}"
+    how += f", {solver.variables} variables." if solver.variables else "."
+    return Section("How it was found", text=(how,), bullets=tuple(f"{k}: {v}" for k, v in plan.provenance.items()))

@@ -1,0 +1,131 @@
+"""Words of the report: numbers with units, ranges, and names of alike things merged into one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pdmodel.units import GB, MS, format_seconds
+
+Item = TypeVar("Item")
+
+NOTHING = "-"
+_DIGITS = re.compile(r"(\d+)")
+
+
+def seconds(time_s: float | None) -> str:
+    """A time, or a dash.
+
+    >>> seconds(0.0417), seconds(None)
+    ('41.7 ms', '-')
+    """
+    return NOTHING if time_s is None else format_seconds(time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit for a whole column: called with a time it gives the bare number."""
+
+    name: str
+    scale_s: float
+
+    def __call__(self, time_s: float) -> str:
+        """The time as a bare number of this unit."""
+        return number(time_s / self.scale_s)
+
+
+def time_unit(times_s: Iterable[float]) -> Unit:
+    """Seconds where a time is 10 s or longer, else milliseconds.
+
+    >>> time_unit([0.21, 1.3])(0.2135)
+    '214'
+    """
+    return Unit("s", 1.0) if max(times_s, default=0.0) >= 10 else Unit("ms", MS)
+
+
+def percent(share: float | None) -> str:
+    """A share in per cent, three digits at most.
+
+    >>> percent(0.313), percent(0.0042), percent(None)
+    ('31 %', '0.42 %', '-')
+    """
+    if share is None:
+        return NOTHING
+    value = share * 100
+    if value == 0 or abs(value) >= 9.95:
+        return f"{value:.0f} %"
+    return f"{value:.2g} %"
+
+
+def number(value: float | None) -> str:
+    """A bare number, three significant digits, no exponent between 1e-4 and 1e6.
+
+    >>> number(0.02871), number(0.0), number(1234567.0)
+    ('0.0287', '0', '1.23e+06')
+    """
+    return NOTHING if value is None else f"{value:.3g}" if abs(value) < 1000 or abs(value) >= 1e6 else f"{value:.0f}"
+
+
+def gb_per_s(rate_bytes_per_s: float) -> str:
+    """A rate as a bare number of GB/s.
+
+    >>> gb_per_s(6.666e9)
+    '6.67'
+    """
+    return number(rate_bytes_per_s / GB)
+
+
+def span(low: float, high: float, write: Callable[[float], str]) -> str:
+    """A range, or one value where both ends are written alike.
+
+    >>> span(1e9, 2e9, gb_per_s), span(1e9, 1.0001e9, gb_per_s)
+    ('1 .. 2', '1')
+    """
+    first, last = write(low), write(high)
+    return first if first == last else f"{first} .. {last}"
+
+
+def merged_name(names: Sequence[str]) -> str:
+    """One name for several that differ in their numbers only.
+
+    >>> merged_name(["P/gpu0/egress", "P/gpu1/egress", "P/gpu2/egress", "P/gpu5/egress"])
+    'P/gpu[0-2,5]/egress'
+    """
+    parts = [_DIGITS.split(name) for name in names]
+    if len({name_pattern(name) for name in names}) > 1:
+        return f"{names[0]} (+{len(names) - 1} like it)"
+    merged = [sorted({part[k] for part in parts}, key=_natural) for k in range(len(parts[0]))]
+    return "".join(found[0] if len(found) == 1 else f"[{_ranges([int(text) for text in found])}]" for found in merged)
+
+
+def name_pattern(name: str) -> str:
+    """The name with its numbers taken out: names with one pattern can be merged.
+
+    >>> name_pattern("P/gpu12/egress")
+    'P/gpu#/egress'
+    """
+    return _DIGITS.sub("#", name)
+
+
+def group(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    """Items with equal keys together, groups in order of first appearance."""
+    found: dict[Hashable, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return list(found.values())
+
+
+def _natural(text: str) -> tuple[int, str]:
+    return (int(text), "") if text.isdigit() else (-1, text)
+
+
+def _ranges(values: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for value in sorted(values):
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)

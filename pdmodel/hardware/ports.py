@@ -25,6 +25,7 @@ class PortKind(StrEnum):
     NIC_RX = "nic_rx"
     NVLINK_EGRESS = "nvlink_egress"
     NVLINK_INGRESS = "nvlink_ingress"
+    BOTH_DIRECTIONS = "both_directions"
     FABRIC = "fabric"
     ABSTRACT = "abstract"
 

@@ -1,0 +1,360 @@
+"""From the scenario as written to what it means: names looked up, ranks placed, parts checked against each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pdmodel.engines.catalog import load_engine
+from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
+from pdmodel.errors import CoverageError, InputError
+from pdmodel.hardware.catalog import load_profile
+from pdmodel.hardware.ports import Port, PortKind
+from pdmodel.hardware.topology import Box
+from pdmodel.llm.architecture import Architecture
+from pdmodel.llm.catalog import load_llm
+from pdmodel.llm.dtypes import WeightDtype
+from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token
+from pdmodel.parallelism import Parallelism, Placement, check_parallelism, place
+from pdmodel.resources import resolve
+from pdmodel.scenario import CpExchange, EpExchange, Scenario
+from pdmodel.spec import SourceKind
+from pdmodel.units import GB, GBIT_PER_S, GIB
+from pdmodel.workload.prices import Prices
+from pdmodel.workload.request import Request
+
+PREFILL_NODE, DECODE_NODE = "P", "D"
+FP8_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedScenario:
+    """A scenario whose names are found and whose parts fit.
+
+    ``prefill`` has one placement per instance, ``decode`` is the one decode instance. ``requests`` are in order of
+    instance and arrival. ``nics`` are those in use on either side. ``ports`` are those of both boxes and the fabric,
+    with the scenario's own guards and NIC rate.
+    """
+
+    spec: Scenario
+    file: str
+    arch: Architecture
+    engine: EngineSpec
+    prefill_box: Box
+    decode_box: Box
+    prefill: tuple[Placement, ...]
+    decode: Placement
+    requests: tuple[Request, ...]
+    nics: tuple[int, ...]
+    decode_nics: tuple[int, ...]
+    fabric: Port | None
+    ports: tuple[Port, ...]
+
+    @property
+    def release_after(self) -> ReleaseAfter:
+        """When KV may leave: the scenario's word, else the engine's."""
+        return self.spec.transfer.release_after or self.engine.release_after.value
+
+    @property
+    def early_send(self) -> bool:
+        """Whether cached layers may leave as soon as they are loaded."""
+        given = self.spec.transfer.early_send
+        return self.engine.early_send.value if given is None else given
+
+    @property
+    def route_rule(self) -> RouteRule:
+        """How simple policies choose NICs."""
+        return self.spec.transfer.route_rule or self.engine.route_rule.value
+
+    @property
+    def context_senders(self) -> ContextSenders:
+        """Which context-parallel ranks send when all hold the same KV."""
+        return self.spec.transfer.context_senders or self.engine.context_senders.value
+
+    @property
+    def latent_source(self) -> LatentSource:
+        """Which ranks send the latent of MLA."""
+        return self.engine.latent_source.value
+
+    @property
+    def lane_names(self) -> tuple[str, ...]:
+        """One lane per prefill instance."""
+        return tuple(f"prefill{k}" for k in range(len(self.prefill)))
+
+    @property
+    def decode_lane_name(self) -> str:
+        """The decode instance's lane."""
+        return "decode0"
+
+    def requests_of(self, instance: int) -> tuple[Request, ...]:
+        """The requests of one instance in order of arrival."""
+        return tuple(request for request in self.requests if request.instance == instance)
+
+
+def read_scenario(name_or_path: str | os.PathLike[str]) -> tuple[Scenario, str]:
+    """The scenario as written, and the file that it came from."""
+    path = resolve("scenarios", name_or_path)
+    return Scenario.load(path), str(path)
+
+
+def load_scenario(name_or_path: str | os.PathLike[str]) -> ResolvedScenario:
+    """A scenario by name or path, looked up and checked; `InputError` for whatever does not fit."""
+    return resolve_scenario(*read_scenario(name_or_path))
+
+
+def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
+    """Look up every name of ``spec`` and check the parts against each other.
+
+    Raises
+    ------
+    InputError with ``file``, JSON path, what was found and what is legal.
+
+    """
+    with _at(file, "llm"):
+        arch = _with_weights(load_llm(spec.llm), spec.weight_dtype)
+    with _at(file, "prefill.engine"):
+        engine = load_engine(spec.prefill.engine)
+    with _at(file, "prefill.hardware"):
+        prefill_box = Box(load_profile(spec.prefill.hardware), PREFILL_NODE)
+    with _at(file, "decode.hardware"):
+        decode_box = Box(load_profile(spec.decode.hardware), DECODE_NODE)
+    with _at(file, "prefill"):
+        prefill = _place_prefill(spec, arch, prefill_box)
+    with _at(file, "decode"):
+        decode = _place_decode(spec, arch, decode_box)
+    with _at(file, "transfer"):
+        nics = _nics(spec.transfer.nics, prefill_box, "nics")
+        decode_nics = _nics(spec.transfer.decode_nics, decode_box, "decode_nics")
+    with _at(file, "requests"):
+        requests = _requests(spec)
+    with _at(file, "network"):
+        fabric = _fabric(spec)
+        ports = _ports(spec, prefill_box, decode_box, fabric)
+    with _at(file, ""):
+        _check_memory(spec, arch, prefill_box, decode_box, requests)
+    return ResolvedScenario(
+        spec=spec,
+        file=file,
+        arch=arch,
+        engine=engine,
+        prefill_box=prefill_box,
+        decode_box=decode_box,
+        prefill=prefill,
+        decode=decode,
+        requests=requests,
+        nics=nics,
+        decode_nics=decode_nics,
+        fabric=fabric,
+        ports=ports,
+    )
+
+
+def prices(resolved: ResolvedScenario) -> Prices:
+    """What a second costs: GPUs of the lane; decode GPUs over running requests per user; GPUs of the decode lane."""
+    spec, decode_gpus = resolved.spec, resolved.decode.parallelism.ranks
+    user = spec.prices.user_gpus
+    if user is None:
+        user = decode_gpus / spec.decode.max_running_requests
+    lane = spec.prices.prefill_gpus
+    decode = spec.prices.decode_gpus
+    return Prices(
+        lanes={
+            name: placement.parallelism.ranks if lane is None else lane
+            for name, placement in zip(resolved.lane_names, resolved.prefill, strict=True)
+        },
+        requests={
+            request.name: user if request.user_price_gpus is None else request.user_price_gpus
+            for request in resolved.requests
+        },
+        decode_lanes={resolved.decode_lane_name: decode_gpus if decode is None else decode},
+    )
+
+
+def kv_bytes_per_token_rank(arch: Architecture, kv_dtype: str, shards: int) -> float:
+    """Bytes of KV per token that one of ``shards`` head shards holds, all layers; each copy of a head counts [byte]."""
+    total = kv_bytes_per_token(arch, kv_dtype)
+    return float(total) if is_latent(arch) else total / min(shards, arch.kv_heads)
+
+
+@contextmanager
+def _at(file: str, path: str) -> Iterator[None]:
+    """Say where in the scenario an error of a lower room belongs; errors inside another file stay as they are."""
+    try:
+        yield
+    except InputError as error:
+        if error.file:
+            raise
+        where = ".".join(part for part in (path, error.path) if part)
+        raise type(error)(
+            error.message, file=file, path=where or None, expected=error.expected, nearest=error.nearest
+        ) from None
+
+
+def _with_weights(arch: Architecture, weights: WeightDtype | None) -> Architecture:
+    if weights is None:
+        return arch
+    block = (FP8_BLOCK, FP8_BLOCK) if weights is WeightDtype.FP8_BLOCK else None
+    dtypes = replace(arch.dtypes, attention=weights, mlp=weights, experts=weights, shared_expert=weights, block=block)
+    return replace(arch, dtypes=dtypes)
+
+
+def _place_prefill(spec: Scenario, arch: Architecture, box: Box) -> tuple[Placement, ...]:
+    part = spec.prefill
+    parallelism = Parallelism(part.tp_size, part.cp_size, part.ep_size)
+    over_cp = part.cp_exchange is CpExchange.ULYSSES
+    if over_cp and part.cp_size > 1 and is_latent(arch):
+        raise CoverageError(
+            "ulysses shards KV heads, and a latent has none", path="cp_exchange", expected="all_gather or ring"
+        )
+    _check(parallelism, arch, part.ep_exchange, heads_over_cp=over_cp)
+    return place(parallelism, part.instances, box.gpu_count, part.gpus)
+
+
+def _place_decode(spec: Scenario, arch: Architecture, box: Box) -> Placement:
+    part = spec.decode
+    parallelism = Parallelism(part.tp_size, 1, part.ep_size)
+    _check(parallelism, arch, part.ep_exchange, heads_over_cp=False)
+    try:
+        (placement,) = place(parallelism, 1, box.gpu_count, None if part.gpus is None else (part.gpus,))
+    except InputError as error:
+        path = "gpus" if error.path == "gpus.0" else error.path
+        raise InputError(error.message, path=path, expected=error.expected) from None
+    return placement
+
+
+def _check(parallelism: Parallelism, arch: Architecture, exchange: EpExchange, *, heads_over_cp: bool) -> None:
+    block = arch.dtypes.block[0] if arch.dtypes.block else None
+    check_parallelism(parallelism, arch, heads_over_cp=heads_over_cp, weight_block=block)
+    if arch.moe is None:
+        return
+    if exchange is EpExchange.ALL_REDUCE:
+        if parallelism.tp_size % parallelism.ep_size:
+            raise InputError(
+                f"all_reduce sums over a TP group of {parallelism.tp_size}, experts lie on {parallelism.ep_size} ranks",
+                path="ep_size",
+                expected=f"a divisor of tp_size {parallelism.tp_size}, or another ep_exchange",
+            )
+    elif parallelism.ep_size != parallelism.ranks:
+        raise InputError(
+            f"{exchange.value} moves tokens between {parallelism.ranks} ranks, experts lie on {parallelism.ep_size}",
+            path="ep_size",
+            expected=f"{parallelism.ranks}, or ep_exchange all_reduce",
+        )
+
+
+def _nics(given: Sequence[int] | None, box: Box, key: str) -> tuple[int, ...]:
+    if box.nic_count == 0:
+        raise InputError(f"{box.profile.name} has no NIC, so KV cannot leave it", path=key, expected="a box with NICs")
+    if given is None:
+        return tuple(range(box.nic_count))
+    for nic in given:
+        if not 0 <= nic < box.nic_count:
+            raise InputError(f"found NIC {nic}", path=key, expected=f"0 to {box.nic_count - 1} of {box.profile.name}")
+    if len(set(given)) != len(given):
+        raise InputError("a NIC is listed twice", path=key, expected="each NIC once")
+    return tuple(given)
+
+
+def _requests(spec: Scenario) -> tuple[Request, ...]:
+    found = []
+    for k, part in enumerate(spec.requests):
+        if part.instance >= spec.prefill.instances:
+            raise InputError(
+                f"found instance {part.instance}",
+                path=f"{k}.instance",
+                expected=f"0 to {spec.prefill.instances - 1} (prefill.instances is {spec.prefill.instances})",
+            )
+        found.append(
+            Request(
+                name=part.name,
+                arrival_s=part.arrival_ms * 1e-3,
+                input_tokens=part.input_tokens,
+                cached_tokens=part.cached_tokens,
+                cached_in=part.cached_in,
+                instance=part.instance,
+                user_price_gpus=part.user_price_gpus,
+            )
+        )
+    return tuple(sorted(found, key=lambda request: (request.instance, request.arrival_s)))
+
+
+def _fabric(spec: Scenario) -> Port | None:
+    given = spec.network.fabric_gbit_per_s
+    if given is None:
+        return None
+    return Port(
+        "fabric",
+        PortKind.FABRIC,
+        given * GBIT_PER_S,
+        source=SourceKind.ASSUMED,
+        note="the scenario's fabric_gbit_per_s",
+    )
+
+
+def _ports(spec: Scenario, prefill_box: Box, decode_box: Box, fabric: Port | None) -> tuple[Port, ...]:
+    found = []
+    for box in (prefill_box, decode_box):
+        share = _nic_share(spec, box)
+        for port in box.ports:
+            if share is not None and port.kind in (PortKind.NIC_TX, PortKind.NIC_RX):
+                port = replace(  # noqa: PLW2901
+                    port,
+                    capacity_bytes_per_s=port.capacity_bytes_per_s * share,
+                    guard_bytes_per_s=port.guard_bytes_per_s * share,
+                    source=SourceKind.ASSUMED,
+                    note="the scenario's nic_gbit_per_s",
+                )
+            found.append(port)
+    if fabric is not None:
+        found.append(fabric)
+    guards = spec.guards_gb_per_s
+    return tuple(
+        replace(port, guard_bytes_per_s=guards[port.kind] * GB) if port.kind in guards else port for port in found
+    )
+
+
+def _nic_share(spec: Scenario, box: Box) -> float | None:
+    given, nics = spec.network.nic_gbit_per_s, box.profile.nics
+    if given is None or nics is None:
+        return None
+    line = nics.line_rate_gbit_per_s.value
+    if given > line:
+        raise InputError(
+            f"found {given:g}", path="nic_gbit_per_s", expected=f"at most the {line:g} Gbit/s of {box.profile.name}"
+        )
+    return given / line
+
+
+def _check_memory(
+    spec: Scenario, arch: Architecture, prefill_box: Box, decode_box: Box, requests: Sequence[Request]
+) -> None:
+    """Weights and KV of the largest prompt (prefill), or of all running requests (decode), must fit one GPU."""
+    prefill, decode = spec.prefill, spec.decode
+    shards = prefill.tp_size * (prefill.cp_size if prefill.cp_exchange is CpExchange.ULYSSES else 1)
+    tokens = max(request.input_tokens for request in requests)
+    if prefill.cp_exchange is CpExchange.RING:
+        tokens = -(-tokens // prefill.cp_size)
+    sides = (
+        ("prefill", prefill_box, prefill.tp_size, prefill.ep_size, shards, tokens),
+        (
+            "decode",
+            decode_box,
+            decode.tp_size,
+            decode.ep_size,
+            decode.tp_size,
+            decode.max_running_requests * decode.context_tokens,
+        ),
+    )
+    for side, box, tp_size, ep_size, head_shards, kv_tokens in sides:
+        memory = box.profile.gpu.memory_gib.value * GIB
+        weights = arch.weights_bytes_per_rank(tp_size, ep_size)
+        kv = kv_tokens * kv_bytes_per_token_rank(arch, spec.kv_dtype, head_shards)
+        if weights + kv > memory:
+            raise InputError(
+                f"{arch.name} needs {weights / GIB:.1f} GiB of weights and {kv / GIB:.1f} GiB of KV "
+                f"({kv_tokens} tokens) on each GPU",
+                path=f"{side}.tp_size" if weights > memory or side == "prefill" else "decode.max_running_requests",
+                expected=f"at most the {memory / GIB:.1f} GiB of {box.profile.name}",
+            )

@@ -1,0 +1,273 @@
+"""Flows of a scenario: what is sent and loaded, on which routes, released and due at which phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pdmodel.engines.spec import ReleaseAfter, RouteRule
+from pdmodel.errors import InputError
+from pdmodel.hardware.ports import Route
+from pdmodel.hardware.routes import host_to_gpu, kv_route
+from pdmodel.hardware.topology import Box
+from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token_layer
+from pdmodel.parallelism import Placement
+from pdmodel.resolve import ResolvedScenario
+from pdmodel.timeline.phases import Lane, Timeline
+from pdmodel.transfer.flows import Flow, FlowKind
+from pdmodel.transfer.layout import SourceLayout, pairs
+from pdmodel.workload.request import Request
+
+Steps = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMarks:
+    """Phase indices of one layer of one chunk: where its attention starts, and the phases after which it is done."""
+
+    attention: int
+    after_attention: int
+    end: int
+
+
+@dataclass(slots=True)
+class ChunkMarks:
+    """Phase indices of one chunk: first phase, the one after the last, and its layers."""
+
+    start: int
+    end: int
+    layers: dict[int, LayerMarks] = field(default_factory=dict)
+
+
+def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, ...]:
+    """All loads and sends of a scenario, request by request.
+
+    A load flow per prefill rank with a cached prefix: released when the request starts, layer by layer in order, due at
+    the attention of each layer. A send flow per (source rank, destination rank): new tokens released as the engine
+    releases them; cached tokens at the attention of their layer (`early_send`) or with the first chunk's; due when the
+    request's prefill ends on the clock without KV.
+    """
+    found: list[Flow] = []
+    routes = _Routes(resolved)
+    for lane_name, placement, instance in zip(
+        resolved.lane_names, resolved.prefill, range(len(resolved.prefill)), strict=True
+    ):
+        lane = next(lane for lane in timeline.lanes if lane.name == lane_name)
+        marks = phase_marks(lane)
+        for request in resolved.requests_of(instance):
+            chunks = marks[request.name]
+            found += _loads(resolved, request, lane_name, placement, chunks)
+            found += _sends(resolved, request, lane_name, placement, chunks, routes=routes)
+    return tuple(found)
+
+
+def phase_marks(lane: Lane) -> Mapping[str, Sequence[ChunkMarks]]:
+    """Where the chunks and layers of each request lie among the phases of a lane."""
+    found: dict[str, list[ChunkMarks]] = {}
+    for i, phase in enumerate(lane.phases):
+        if phase.chunk < 0:
+            continue
+        chunks = found.setdefault(phase.request, [])
+        if len(chunks) <= phase.chunk:
+            chunks.append(ChunkMarks(i, i + 1))
+        chunk = chunks[phase.chunk]
+        chunk.end = i + 1
+        if phase.layer < 0:
+            continue
+        known = chunk.layers.get(phase.layer)
+        if "attention" in phase.operation.split("+"):
+            chunk.layers[phase.layer] = LayerMarks(i, i + 1, i + 1)
+        elif known is not None:
+            chunk.layers[phase.layer] = LayerMarks(known.attention, known.after_attention, i + 1)
+    return found
+
+
+def release_steps(
+    chunks: Sequence[ChunkMarks],
+    new_tokens: Sequence[int],
+    cached_tokens: int,
+    bytes_per_token_layer: float,
+    release_after: ReleaseAfter,
+    *,
+    early_send: bool,
+) -> Steps:
+    """(phase, bytes) at which KV may leave, phases rising [byte].
+
+    Parameters
+    ----------
+    chunks: marks of the request's chunks, in order.
+    new_tokens: tokens computed in each chunk.
+    cached_tokens: tokens loaded before the first chunk's attention, layer by layer.
+    bytes_per_token_layer: bytes of one token in one layer that this flow carries [byte].
+    release_after: the event that releases new tokens (and cached ones, without ``early_send``, with the first chunk).
+    early_send: cached tokens of a layer are released at its attention in the first chunk, which their load gates.
+
+    Returns
+    -------
+    Steps; "phase k" means the start of phase k, which is the end of phase k - 1.
+
+    """
+    steps: dict[int, float] = {}
+
+    def add(phase: int, tokens: int) -> None:
+        if tokens:
+            steps[phase] = steps.get(phase, 0.0) + tokens * bytes_per_token_layer
+
+    for number, (chunk, tokens) in enumerate(zip(chunks, new_tokens, strict=True)):
+        for marks in chunk.layers.values():
+            phase = {
+                ReleaseAfter.KV_WRITE: marks.attention,
+                ReleaseAfter.ATTENTION: marks.after_attention,
+                ReleaseAfter.LAYER: marks.end,
+                ReleaseAfter.CHUNK: chunk.end,
+                ReleaseAfter.PREFILL: chunks[-1].end,
+            }[release_after]
+            add(phase, tokens)
+            if number == 0:
+                add(marks.attention if early_send else phase, cached_tokens)
+    return tuple(sorted(steps.items()))
+
+
+def source_layout(resolved: ResolvedScenario) -> SourceLayout:
+    """How the prefill side holds KV and who of it sends."""
+    part = resolved.spec.prefill
+    return SourceLayout(
+        tp_size=part.tp_size,
+        cp_size=part.cp_size,
+        exchange=part.cp_exchange,
+        kv_heads=None if is_latent(resolved.arch) else resolved.arch.kv_heads,
+        senders=resolved.context_senders,
+        latent_source=resolved.latent_source,
+    )
+
+
+def _loads(
+    resolved: ResolvedScenario, request: Request, lane: str, placement: Placement, chunks: Sequence[ChunkMarks]
+) -> list[Flow]:
+    if not request.cached_tokens:
+        return []
+    box = resolved.prefill_box
+    per_layer = request.cached_tokens * kv_bytes_per_token_layer(resolved.arch, resolved.spec.kv_dtype)
+    gates = [marks.attention for marks in chunks[0].layers.values()]
+    found = []
+    for holding in source_layout(resolved).holdings():
+        size = per_layer * holding.heads_share * holding.tokens_share
+        gpu = placement.gpus[holding.rank]
+        route = host_to_gpu(box, gpu)
+        release: Steps = ((chunks[0].start, size * len(gates)),)
+        if not resolved.engine.load_ahead.value:
+            # On demand: a layer's load starts when the layer before it ends.
+            starts = [chunks[0].start, *(marks.end for marks in chunks[0].layers.values())][: len(gates)]
+            release = tuple((start, size) for start in starts)
+        found.append(
+            Flow(
+                name=f"{request.name}/load/{box.node}{gpu}",
+                kind=FlowKind.LOAD,
+                request=request.name,
+                lane=lane,
+                source=box.port_name(box.socket(box.gpu(gpu)), "host_memory"),
+                destination=box.port_name(box.gpu(gpu)),
+                routes=(route,),
+                release=release,
+                due=tuple((gate, size) for gate in gates),
+            )
+        )
+    return found
+
+
+def _sends(
+    resolved: ResolvedScenario,
+    request: Request,
+    lane: str,
+    placement: Placement,
+    chunks: Sequence[ChunkMarks],
+    *,
+    routes: _Routes,
+) -> list[Flow]:
+    part = resolved.spec
+    tokens = [new for new, _ in request.chunks(part.prefill.chunk_tokens)]
+    whole = kv_bytes_per_token_layer(resolved.arch, part.kv_dtype)
+    curves: dict[float, Steps] = {}
+    found = []
+    for pair in pairs(source_layout(resolved), resolved.decode.parallelism.tp_size):
+        if pair.share not in curves:
+            curves[pair.share] = release_steps(
+                chunks,
+                tokens,
+                request.cached_tokens,
+                whole * pair.share,
+                resolved.release_after,
+                early_send=resolved.early_send,
+            )
+        release = curves[pair.share]
+        source, target = placement.gpus[pair.source_rank], resolved.decode.gpus[pair.destination_rank]
+        ways, split = routes.between(source, target)
+        found.append(
+            Flow(
+                name=f"{request.name}/send/{resolved.prefill_box.node}{source}>{resolved.decode_box.node}{target}",
+                kind=FlowKind.SEND,
+                request=request.name,
+                lane=lane,
+                source=resolved.prefill_box.port_name(resolved.prefill_box.gpu(source)),
+                destination=resolved.decode_box.port_name(resolved.decode_box.gpu(target)),
+                routes=ways,
+                release=release,
+                due=((chunks[-1].end, sum(size for _, size in release)),),
+                split=split,
+            )
+        )
+    return found
+
+
+class _Routes:
+    """Routes from GPU to GPU by the engine's rule, with the further NICs that a plan may choose; each walked once."""
+
+    def __init__(self, resolved: ResolvedScenario) -> None:
+        self._resolved = resolved
+        self._known: dict[tuple[int, int], tuple[tuple[Route, ...], tuple[float, ...]]] = {}
+
+    def between(self, source: int, target: int) -> tuple[tuple[Route, ...], tuple[float, ...]]:
+        """Routes and the share of the bytes that simple policies put on each."""
+        if (source, target) not in self._known:
+            self._known[source, target] = self._walk(source, target)
+        return self._known[source, target]
+
+    def _walk(self, source: int, target: int) -> tuple[tuple[Route, ...], tuple[float, ...]]:
+        resolved = self._resolved
+        ours = nic_order(resolved.prefill_box, source, resolved.nics)
+        theirs = nic_order(resolved.decode_box, target, resolved.decode_nics)
+        if resolved.route_rule is RouteRule.STRIPE:
+            count = max(len(resolved.nics), len(resolved.decode_nics))
+            ends = [
+                (resolved.nics[k % len(resolved.nics)], resolved.decode_nics[k % len(resolved.decode_nics)])
+                for k in range(count)
+            ]
+            split = [1.0 / count] * count
+        else:
+            ends = [(nic, theirs[0]) for nic in ours[: 1 + resolved.spec.transfer.alternative_nics]]
+            split = [1.0] + [0.0] * (len(ends) - 1)
+        walked = tuple(
+            kv_route(resolved.prefill_box, source, nic, resolved.decode_box, peer, target, fabric=resolved.fabric)
+            for nic, peer in ends
+        )
+        return walked, tuple(split)
+
+
+def nic_order(box: Box, gpu: int, allowed: Sequence[int]) -> tuple[int, ...]:
+    """NICs from near to far; among equally near ones GPUs take turns, so that a tie does not load one NIC alone.
+
+    Raises
+    ------
+    InputError: no NIC is allowed.
+
+    """
+    if not allowed:
+        raise InputError("no NIC is left to send with", expected="at least one")
+    element = box.gpu(gpu)
+    far = {nic: (box.distance(element, box.nic(nic)).rank, len(box.climb(box.nic(nic)))) for nic in allowed}
+    found: list[int] = []
+    for rank in sorted(set(far.values())):
+        tie = [nic for nic in allowed if far[nic] == rank]
+        turn = gpu % len(tie)
+        found += tie[turn:] + tie[:turn]
+    return tuple(found)

@@ -250,8 +250,8 @@ def gpu_to_nic(box: Box, gpu: int, nic: int) -> Route:
     one, two = box.gpu(gpu), box.nic(nic)
     charges, name = _Charges(box), f"{box.port_name(one)}>{box.port_name(two)}"
     read_bytes = box.profile.max_read_request.nic_bytes.value
-    hazards = _distance_hazards(box, one, two)
     staged = box.profile.flags.gpudirect_rdma is not GpuDirect.FULL
+    hazards = _distance_hazards(box, one, two, staged=staged)
     if staged:
         socket = box.socket(one)
         charges.to_memory(one, socket, "copy_engine")
@@ -268,8 +268,8 @@ def nic_to_gpu(box: Box, nic: int, gpu: int) -> Route:
     """A NIC brings bytes from its wire into a GPU: posted writes; staged through host memory without GPUDirect."""
     one, two = box.nic(nic), box.gpu(gpu)
     charges, name = _Charges(box), f"{box.port_name(one)}>{box.port_name(two)}"
-    hazards = _distance_hazards(box, two, one)
     staged = box.profile.flags.gpudirect_rdma is GpuDirect.NONE
+    hazards = _distance_hazards(box, two, one, staged=staged)
     if staged:
         socket = box.socket(two)
         charges.to_memory(one, socket, "rx")
@@ -290,11 +290,15 @@ def _far(charges: _Charges, gpu: str, nic: str, *, read: bool) -> None:
         charges.add(reads if read else writes, 1.0, gpu)
 
 
-def _distance_hazards(box: Box, gpu: str, nic: str) -> list[str]:
+def _distance_hazards(box: Box, gpu: str, nic: str, *, staged: bool) -> list[str]:
+    """Behind the CPU a NIC reaches GPU memory more slowly; a staged copy only minds the other socket."""
     distance = box.distance(gpu, nic)
-    if distance.rank <= Distance.PXB.rank:
+    if distance.rank <= (Distance.NODE if staged else Distance.PXB).rank:
         return []
-    return [f"far_nic: {box.port_name(nic)} and {box.port_name(gpu)} are {distance.value.upper()} apart"]
+    return [
+        f"far_nic: {box.port_name(nic)} and {box.port_name(gpu)} are {distance.value.upper()} apart; "
+        "behind one switch a NIC reaches more"
+    ]
 
 
 def _staged_hazards(box: Box, verb: str) -> list[str]:

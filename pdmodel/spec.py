@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from pdmodel.errors import InputError, nearest
 
@@ -49,7 +50,16 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
-            raise _input_error(cls, error, raw, file) from None
+            raise _input_errors(cls, error, raw, file)[0] from None
+
+    @classmethod
+    def problems(cls, raw: Mapping[str, Any], *, file: str | None = None) -> list[InputError]:
+        """All that is wrong with the keys and values of ``raw``, the one that `parse` would raise first."""
+        try:
+            cls.model_validate(raw)
+        except ValidationError as error:
+            return _input_errors(cls, error, raw, file)
+        return []
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -96,13 +106,18 @@ def _specs_in(annotation: Any) -> Any:
         yield from _specs_in(argument)
 
 
-def _input_error(spec: type[BaseModel], error: ValidationError, raw: Mapping[str, Any], file: str | None) -> InputError:
+def _input_errors(
+    spec: type[BaseModel], error: ValidationError, raw: Mapping[str, Any], file: str | None
+) -> list[InputError]:
     # An unknown key says more than the "field required" that it usually causes.
     problems = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
-    first = problems[0]
-    location = first["loc"]
+    return [_input_error(spec, problem, raw, file) for problem in problems]
+
+
+def _input_error(spec: type[BaseModel], problem: ErrorDetails, raw: Mapping[str, Any], file: str | None) -> InputError:
+    location = problem["loc"]
     path = ".".join(str(part) for part in location)
-    if first["type"] == "extra_forbidden":
+    if problem["type"] == "extra_forbidden":
         legal = _legal_keys(spec, location)
         return InputError(
             "unknown key",
@@ -111,9 +126,9 @@ def _input_error(spec: type[BaseModel], error: ValidationError, raw: Mapping[str
             expected="one of " + ", ".join(sorted(legal)) if legal else None,
             nearest=nearest(str(location[-1]), legal),
         )
-    if first["type"] == "missing":
+    if problem["type"] == "missing":
         return InputError("missing key", file=file, path=path)
-    message = first["msg"].removeprefix("Value error, ")
+    message = problem["msg"].removeprefix("Value error, ")
     found = _value_at(raw, location)
     return InputError(f"found {found!r}: {message}" if found is not None else message, file=file, path=path)
 

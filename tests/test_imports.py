@@ -14,6 +14,8 @@ ROOT = Path(__file__).parent.parent
 HEAVY = ("cvxpy", "highspy", "scipy", "pandas", "matplotlib")
 # The import name of a distribution, where it is not its own.
 IMPORT_NAME = {"import-linter": "importlinter", "pytest-benchmark": "pytest_benchmark"}
+# What a distribution brings with it at a version of its own choice, and speaks of in its interface.
+PART_OF = {"pydantic_core": "pydantic"}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -44,7 +46,8 @@ def third_party_imports(folder: Path) -> dict[str, Path]:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 names = [node.module]
-            found.update((name.partition(".")[0], path) for name in names)
+            tops = [name.partition(".")[0] for name in names]
+            found.update((PART_OF.get(top, top), path) for top in tops)
     return {name: path for name, path in found.items() if name not in sys.stdlib_module_names and name != "pdmodel"}
 
 

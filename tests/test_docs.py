@@ -1,11 +1,18 @@
 """What the pages say about the code is true: links lead somewhere, names exist, exit codes are the errors' own."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from pdmodel import errors
+from pdmodel.allocation.terms import Term
+from pdmodel.engines.spec import EngineSpec
+from pdmodel.hardware.profile import HardwareProfile
+from pdmodel.resolve import resolve_scenario
+from pdmodel.scenario import Scenario
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -65,3 +72,29 @@ def test_exit_codes_are_documented() -> None:
     assert listed == {0, 2} | {kind.exit_code for kind in classes}
     for kind in classes:
         assert f"`{kind.__name__}`" in table
+
+
+@pytest.mark.parametrize(("spec", "depth"), [(Scenario, 2), (HardwareProfile, 1), (EngineSpec, 1)])
+def test_every_key_of_a_file_is_documented(spec: type[BaseModel], depth: int) -> None:
+    schema = spec.model_json_schema()
+    keys = set(schema["properties"])
+    if depth > 1:
+        parts = [name for name in schema["$defs"] if name.endswith("Spec")]
+        keys |= {key for name in parts for key in schema["$defs"][name].get("properties", {})}
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "files.md").read_text(encoding="utf-8")))
+    assert not keys - documented
+
+
+def test_example_of_a_scenario_is_legal() -> None:
+    page = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)
+    assert examples
+    for example in examples:
+        resolve_scenario(Scenario.parse(json.loads(example)))
+
+
+def test_every_term_of_the_programs_is_documented() -> None:
+    page = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    terms = {term.__name__ for term in Term.__subclasses__()}
+    assert terms
+    assert not {name for name in terms if f"`{name}`" not in page}

@@ -172,7 +172,10 @@ class Enforceability:
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """``path``: bound | no_shared_port | certified | closed_form | program_e | program_r | policy:NAME."""
+    """``path``: bound | no_shared_port | certified | closed_form | program_e | program_r | policy:NAME.
+
+    ``rule`` is the simple policy that the plan is, empty when the plan is a schedule of its own.
+    """
 
     path: str
     status: str
@@ -180,6 +183,7 @@ class SolverResult:
     gap: float
     wall_s: float
     variables: int = 0
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,253 @@
+"""Whether a plan's pacing can be applied, phase kind by phase kind, and what to set for it.
+
+An engine cannot slow a posted transfer; it can only submit later, and what it has posted is out of its hands. A NIC can
+cap a traffic class, which caps the sending GPU's egress through back-pressure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.answer import Enforceability, Gate, PolicyResult, Rule, ScheduleRow, Setting
+from pdmodel.engines.spec import EngineSpec, HostKnobs, Knob, Piece, Steers
+from pdmodel.simulate.policies import QueuePolicy
+from pdmodel.timeline.phases import PhaseKind
+from pdmodel.transfer.flows import FlowKind
+from pdmodel.units import GBIT_PER_S, US, format_bytes, format_rate, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBurst:
+    """A kind of critical phase that KV meets on a port: how long it lasts, and the time to the next one [s].
+
+    ``flow_kind`` is the KV that it meets, ``rate_bytes_per_s`` the narrowest port of that KV's route, ``guard_bytes``
+    the bytes that the guard of the shared port admits during the burst, ``piece_bytes`` what the engine submits in one
+    go on one route.
+    """
+
+    operation: str
+    flow_kind: FlowKind
+    burst_s: float
+    gap_s: float
+    rate_bytes_per_s: float
+    guard_bytes: float
+    piece_bytes: float
+    on_nic: bool
+
+
+def phase_bursts(data: AllocationData, engine: EngineSpec) -> tuple[PhaseBurst, ...]:
+    """Each kind of critical phase that shares a port with KV, with the medians of its burst and of the gap after it."""
+    found: dict[tuple[str, FlowKind], PhaseBurst] = {}
+    for number, lane in enumerate(data.lanes):
+        critical = [i for i, phase in enumerate(lane.phases) if phase.kind is not PhaseKind.COMPUTE]
+        tau = data.duration_s[number]
+        before = np.concatenate([[0.0], np.cumsum(tau)])
+        gap_after = {
+            i: float(before[following] - before[i + 1])
+            for i, following in zip(critical, [*critical[1:], len(lane.phases)], strict=True)
+        }
+        kinds: dict[str, list[int]] = {}
+        for i in critical:
+            kinds.setdefault(lane.phases[i].operation, []).append(i)
+        for operation, indices in kinds.items():
+            for kind in FlowKind:
+                burst = _burst(
+                    data, engine, lane=number, operation=operation, indices=indices, gap_after=gap_after, kind=kind
+                )
+                if burst is not None and (operation, kind) not in found:
+                    found[operation, kind] = burst
+    return tuple(found.values())
+
+
+def _burst(
+    data: AllocationData,
+    engine: EngineSpec,
+    *,
+    lane: int,
+    operation: str,
+    indices: Sequence[int],
+    gap_after: dict[int, float],
+    kind: FlowKind,
+) -> PhaseBurst | None:
+    uses = data.critical_bytes[lane][indices[0]] > 0
+    routes = [
+        r
+        for r, f in enumerate(data.route_flow)
+        if data.flows[f].kind is kind and (uses & (data.consumption[r] > 0)).any()
+    ]
+    if not routes:
+        return None
+    burst = float(np.median(data.duration_s[lane][indices]))
+    gaps = [gap_after[i] for i in indices if gap_after[i] > 0]
+    crossing = data.consumption[routes]
+    with np.errstate(divide="ignore"):
+        rate = float(np.where(crossing > 0, data.capacity / crossing, np.inf).min())
+    shared = uses & (crossing > 0).any(axis=0)
+    flow = data.flows[int(data.route_flow[routes[0]])]
+    pieces = max(1, len(flow.due if kind is FlowKind.LOAD else flow.release))
+    whole = flow.volume_bytes / pieces
+    return PhaseBurst(
+        operation=operation,
+        flow_kind=kind,
+        burst_s=burst,
+        gap_s=float(np.median(gaps)) if gaps else 0.0,
+        rate_bytes_per_s=rate,
+        guard_bytes=float(data.guard[shared].min()) * burst,
+        piece_bytes=whole if kind is FlowKind.LOAD or engine.piece.value is not Piece.REQUEST else flow.volume_bytes,
+        on_nic=kind is FlowKind.SEND,
+    )
+
+
+def enforceability(bursts: Sequence[PhaseBurst], engine: EngineSpec) -> tuple[Enforceability, ...]:
+    """Gateable, class-only or neither for each kind of phase.
+
+    Gateable: the gap is at least detection + one slice, and what is out of the engine's hands fits the guard of the
+    burst (with fewer work requests, where the engine has that knob). Otherwise a NIC's class can hold what leaves by a
+    NIC, and nothing holds the rest.
+    """
+    return tuple(_judge(burst, engine) for burst in bursts)
+
+
+def _judge(burst: PhaseBurst, engine: EngineSpec) -> Enforceability:
+    posting = engine.posting
+    slice_bytes = posting.slice_bytes.value if burst.on_nic else burst.piece_bytes
+    needed = posting.detection_us.value * US + slice_bytes / burst.rate_bytes_per_s
+    overshoot = float(posting.in_flight_bytes) if burst.on_nic else burst.piece_bytes
+    kv = "sends" if burst.on_nic else "prefix loads"
+    fewer = work_requests_within(burst, engine)
+    other = Gate.CLASS_ONLY if burst.on_nic else Gate.NEITHER
+    if burst.gap_s < needed:
+        gate, why = other, f"the gap is shorter than the {format_seconds(needed)} it takes to see it and post a slice"
+    elif burst.on_nic and engine.piece.value is not Piece.LAYER:
+        gate = other
+        why = (
+            f"{engine.name} submits a whole {engine.piece.value} ({format_bytes(burst.piece_bytes)} a route) in one go"
+        )
+    elif overshoot <= burst.guard_bytes:
+        gate, why = Gate.GATEABLE, f"at most {format_bytes(overshoot)} is in flight, within the guard"
+    elif burst.on_nic and fewer is not None:
+        gate, why = Gate.GATEABLE, f"with {fewer} work requests in flight instead of {posting.work_requests.value}"
+    else:
+        gate = other
+        why = f"{format_bytes(overshoot)} in flight, the guard admits {format_bytes(burst.guard_bytes)} a burst"
+    held = {
+        Gate.GATEABLE: "the engine can hold them back",
+        Gate.CLASS_ONLY: "only a NIC cap or lane weight holds them",
+        Gate.NEITHER: "nothing holds them; smaller copies, submitted later, would",
+    }[gate]
+    return Enforceability(
+        phase_kind=f"{burst.operation} beside {kv}",
+        gate=gate,
+        burst_s=burst.burst_s,
+        gap_s=burst.gap_s,
+        needed_s=needed,
+        text=f"{held}: {why}",
+    )
+
+
+def work_requests_within(burst: PhaseBurst, engine: EngineSpec) -> int | None:
+    """Most work requests per queue pair whose bytes fit the guard of one burst; None where not even one does."""
+    posting = engine.posting
+    fit = int(burst.guard_bytes // (posting.slice_bytes.value * posting.queue_pairs.value))
+    return fit if fit >= 1 else None
+
+
+def settings(
+    rows: Sequence[ScheduleRow],
+    bursts: Sequence[PhaseBurst],
+    judged: Sequence[Enforceability],
+    *,
+    engine: EngineSpec,
+    host: HostKnobs,
+    policy: QueuePolicy | None,
+) -> tuple[Setting, ...]:
+    """Lines to set for the plan: name, value, side and process, and the reason. Empty where the defaults do.
+
+    ``policy`` is the simple rule that is the plan, or None when the plan is a schedule.
+    """
+    if policy is not None and policy.cap is not None:
+        return _cap_settings(policy, host)
+    if policy is not None and policy.after_prefill:
+        return tuple(
+            _line(knob, "after the prefill", "sends meet no collective of their request")
+            for knob in _knobs(engine, Steers.RELEASE)
+        )
+    if policy is not None and not policy.critical_first:
+        return ()
+    found: list[Setting] = []
+    if any(row.rule in (Rule.CONTENDED, Rule.OVERDRAFT) for row in rows):
+        found += _in_flight(bursts, judged, engine)
+        if any(e.gate is Gate.CLASS_ONLY for e in judged):
+            found += [
+                _line(knob, "a class of KV's own", "so that a NIC can hold KV back during bursts that no gate can")
+                for knob in _knobs(engine, Steers.NIC_CLASS)[:1]
+            ]
+            found += _burst_cap(rows, host)
+    return tuple(found)
+
+
+def _in_flight(bursts: Sequence[PhaseBurst], judged: Sequence[Enforceability], engine: EngineSpec) -> list[Setting]:
+    """Fewer work requests, where that makes a burst gateable."""
+    knob = next((k for k in _knobs(engine, Steers.IN_FLIGHT_BYTES) if "work requests" in k.unit), None)
+    fits = [
+        fit
+        for burst, e in zip(bursts, judged, strict=True)
+        if burst.on_nic and e.gate is Gate.GATEABLE and (fit := work_requests_within(burst, engine)) is not None
+    ]
+    if knob is None or not fits or min(fits) >= engine.posting.work_requests.value:
+        return []
+    return [_line(knob, str(min(fits)), "what is posted when a burst starts then fits the guard")]
+
+
+def _burst_cap(rows: Sequence[ScheduleRow], host: HostKnobs) -> list[Setting]:
+    """A NIC cap at the planned rate of the throttled sends."""
+    rates = [row.rate_bytes_per_s for row in rows if row.rule is Rule.CONTENDED and "/send/" in row.flow]
+    if not rates:
+        return []
+    value = f"{max(rates) / GBIT_PER_S:.0f}"
+    return [
+        _line(
+            knob,
+            value,
+            f"sends go at most at {format_rate(max(rates))} during bursts; dynamic, or static if late is allowed",
+        )
+        for knob in host.knobs
+        if knob.maps_to is Steers.RATE_CAP
+    ][:1]
+
+
+def _cap_settings(policy: QueuePolicy, host: HostKnobs) -> tuple[Setting, ...]:
+    cap = policy.cap
+    if cap is None:
+        return ()
+    value, where = f"{cap.rate_bytes_per_s / GBIT_PER_S:.1f}", ", ".join(cap.targets)
+    if cap.needs_engine_throttle:
+        reason = (
+            f"KV on {where} at most at {format_rate(cap.rate_bytes_per_s)}; no NIC carries it: needs engine throttle"
+        )
+        return (Setting("copy rate of prefix loads", value, "Gbit/s", "engine", "P", reason),)
+    return tuple(
+        _line(knob, value, f"KV of {where} at most at {format_rate(cap.rate_bytes_per_s)}")
+        for knob in host.knobs
+        if knob.maps_to is Steers.RATE_CAP
+    )[:1]
+
+
+def _knobs(engine: EngineSpec, steers: Steers) -> list[Knob]:
+    return [knob for knob in engine.knobs if knob.maps_to is steers]
+
+
+def _line(knob: Knob, value: str, reason: str) -> Setting:
+    return Setting(knob.name, value, knob.unit, knob.process, knob.side, f"{reason} (default {knob.default})")
+
+
+def without_gates(policies: Sequence[PolicyResult]) -> PolicyResult | None:
+    """The cheapest of the policies that need no gate: what is left where nothing can be gated."""
+    free = [
+        policy for policy in policies if policy.name in {"unmanaged", "after_prefill"} or policy.name.startswith("cap")
+    ]
+    return min(free, key=lambda policy: policy.cost, default=None)

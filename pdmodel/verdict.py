@@ -1,0 +1,219 @@
+"""The verdict: which of the five kinds an answer is, from the record and its replays alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.answer import Bound, Verdict, VerdictKind
+from pdmodel.timeline.phases import FloatArray
+from pdmodel.transfer.flows import FlowKind
+from pdmodel.units import format_bytes, format_rate, format_seconds
+
+WORTH = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """The port that cannot carry KV alone in time: by how much it is late, and what it would need."""
+
+    port: str
+    late_s: float
+    size_bytes: float
+    capacity_bytes_per_s: float
+    missing_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BandPoint:
+    """Costs [GPU·s] of `unmanaged` and of the plan at one point of (kv_weight, interference)."""
+
+    kv_weight: float
+    interference: float
+    unmanaged: float
+    plan: float
+
+
+def port_shortfall(data: AllocationData, slack_s: float) -> Shortfall | None:
+    r"""The port that misses a due time by more than the slack although it carries nothing but KV.
+
+    On one port, transfers with release r_i and due d_i are on time iff for every r, d the bytes inside fit:
+
+    .. math:: \max_{r, d} \sum_{r_i \ge r,\ d_i \le d} m_i v_i / C - (d - r) \le slack
+
+    Parameters
+    ----------
+    data: the record with every flow released at the earliest moment its bytes exist; times are the clock without KV.
+    slack_s: lateness that is accepted [s].
+
+    Returns
+    -------
+    The port with the greatest lateness beyond the slack, or None.
+
+    Notes
+    -----
+    Necessary for any schedule (each port alone is a relaxation; a flow that can avoid a port does not count there), so
+    "infeasible" is proved. Exact for one port: earliest due date first is optimal for preemptive work on one machine
+    (Jackson 1955, with release times Horn 1974).
+
+    """
+    jobs = _jobs(data)
+    worst: Shortfall | None = None
+    crossings = _least_crossings(data)
+    for e, port in enumerate(data.ports):
+        mine = [(r, d, size * crossings[f, e]) for f, r, d, size in jobs if crossings[f, e] > 0]
+        if not mine:
+            continue
+        late, needed, size = _single_port_lateness(mine, port.capacity_bytes_per_s, slack_s)
+        if late > slack_s * (1 + 1e-9) + 1e-12 and (worst is None or late > worst.late_s):
+            missing = needed - port.capacity_bytes_per_s
+            worst = Shortfall(port.name, late, size, port.capacity_bytes_per_s, missing)
+    return worst
+
+
+def shares_port(data: AllocationData) -> bool:
+    """Whether any port carries critical traffic and KV."""
+    critical = sum((table.sum(axis=0) for table in data.critical_bytes), start=data.decode_rate.sum(axis=0))
+    return bool(((critical > 0) & (data.consumption > 0).any(axis=0)).any())
+
+
+def judge(
+    data: AllocationData,
+    *,
+    shortfall: Shortfall | None,
+    slack_s: float,
+    bound: Bound,
+    band: Sequence[BandPoint],
+    best_rule: str,
+    best_rule_cost: float,
+    plan_is: str,
+) -> Verdict:
+    """The verdict in the order infeasible, no shared port, headroom, contended, uncertain.
+
+    ``band`` holds `unmanaged` and the plan at every point; ``best_rule`` is the cheapest policy that needs no plan.
+    """
+    if shortfall is not None:
+        return Verdict(VerdictKind.INFEASIBLE, _infeasible_text(shortfall, slack_s))
+    if not shares_port(data):
+        text = "no collective uses a port that KV uses; transfers share their ports with one another only"
+        return Verdict(VerdictKind.NO_SHARED_PORT, f"{text}. Unmodelled interference of up to ~10 % has been seen.")
+    unit = price_of_prefill(data)
+    gains = [(point.unmanaged - point.plan) / unit for point in band]
+    low, high = min(gains), max(gains)
+    costs = [point.unmanaged for point in band]
+    spread = f"unmanaged {min(costs):.3g} to {max(costs):.3g} GPU·s, plan {_at_one(band):.3g}"
+    if high < WORTH:
+        text = f"headroom: no schedule wins more than {max(high, 0):.2%} of this prefill over sending at will"
+        if bound.loss_max_s is not None and bound.share_of_prefill is not None:
+            most = format_seconds(bound.loss_max_s)
+            text += f"; KV can cost it at most {most} ({bound.share_of_prefill:.1%}) without holds"
+        return Verdict(VerdictKind.HEADROOM, f"{text}.")
+    rule = f"simple rule {best_rule} {best_rule_cost:.3g}"
+    if low >= WORTH:
+        text = f"contended: {spread}, {rule}: pacing is worth {low:.1%} to {high:.1%} of this prefill's cost"
+        if plan_is != "plan":
+            text += f"; the simple rule {plan_is} is the plan"
+        return Verdict(VerdictKind.CONTENDED, f"{text}.")
+    text = (
+        f"depends on how the ports arbitrate: pacing is worth {low:.1%} to {high:.1%} of this prefill's cost "
+        f"({spread}, {rule}). Measure it: time the collective alone and beside a full-rate KV transfer on one port "
+        "(nccl-tests beside ib_write_bw --use_cuda or an H2D copy)"
+    )
+    return Verdict(VerdictKind.UNCERTAIN, f"{text}.")
+
+
+def price_of_prefill(data: AllocationData) -> float:
+    """Sum over lanes of pi times the lane's critical time without KV [GPU·s]: what 1 % is taken of."""
+    return float(
+        sum(price * duration.sum() for price, duration in zip(data.lane_price_per_s, data.duration_s, strict=True))
+    )
+
+
+def no_kv_prefill_s(data: AllocationData) -> float:
+    """The longest lane on the clock without KV [s]."""
+    return max((float(duration.sum()) for duration in data.duration_s), default=0.0)
+
+
+def _at_one(band: Sequence[BandPoint]) -> float:
+    return next(point.plan for point in band if point.kv_weight == 1 and point.interference == 0)
+
+
+def _infeasible_text(shortfall: Shortfall, slack_s: float) -> str:
+    missing = shortfall.missing_bytes_per_s
+    more = f"{format_rate(missing)} more" if np.isfinite(missing) else "no rate that would do"
+    return (
+        f"infeasible: {shortfall.port} carries {format_rate(shortfall.capacity_bytes_per_s)} and has "
+        f"{format_bytes(shortfall.size_bytes)} of KV due; even alone on the port it is "
+        f"{format_seconds(shortfall.late_s)} late ({format_seconds(slack_s)} allowed): missing {more}."
+    )
+
+
+def _jobs(data: AllocationData) -> list[tuple[int, float, float, float]]:
+    """(flow, release [s], due [s], bytes) on the clock without KV, first released matched with first due."""
+    starts = [_phase_starts(data, lane) for lane in range(len(data.lanes))]
+    found = []
+    for f, flow in enumerate(data.flows):
+        at = starts[int(data.flow_lane[f])]
+        release = [(float(at[k]), size) for k, size in sorted(flow.release)]
+        if flow.kind is FlowKind.LOAD:
+            release = [(release[0][0], flow.volume_bytes)]
+        due = [(float(at[k]), size) for k, size in sorted(flow.due)]
+        found += [(f, r, d, size) for r, d, size in _matched(release, due)]
+    return found
+
+
+def _matched(release: list[tuple[float, float]], due: list[tuple[float, float]]) -> list[tuple[float, float, float]]:
+    found, i, j = [], 0, 0
+    left, wanted = release[0][1], due[0][1]
+    while i < len(release) and j < len(due):
+        size = min(left, wanted)
+        found.append((release[i][0], due[j][0], size))
+        left, wanted = left - size, wanted - size
+        if left <= 1e-12 * release[i][1]:
+            i += 1
+            left = release[i][1] if i < len(release) else 0.0
+        if wanted <= 1e-12 * due[j][1]:
+            j += 1
+            wanted = due[j][1] if j < len(due) else 0.0
+    return found
+
+
+def _phase_starts(data: AllocationData, lane: int) -> FloatArray:
+    """Start of each phase on the clock without KV, then the end of the last, shape (n + 1,) [s]."""
+    phase = data.clock.phase[lane]
+    count = len(data.lanes[lane].phases)
+    starts = np.zeros(count + 1)
+    running = np.flatnonzero(phase >= 0)
+    if count == 0 or not running.size:
+        return starts
+    first = running[np.searchsorted(phase[running], np.arange(count))]
+    starts[:count] = data.clock.edges_s[first]
+    starts[count] = data.clock.edges_s[running[-1] + 1]
+    return starts
+
+
+def _least_crossings(data: AllocationData) -> FloatArray:
+    """Fewest crossings of a port over a flow's routes, shape (F, P) [-]."""
+    least = np.full((len(data.flows), len(data.ports)), np.inf)
+    np.minimum.at(least, data.route_flow, data.consumption)
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def _single_port_lateness(
+    jobs: list[tuple[float, float, float]], capacity: float, slack_s: float
+) -> tuple[float, float, float]:
+    """Greatest lateness [s], the capacity that would bring it to the slack [byte/s], and the bytes behind it."""
+    release, at_release = np.unique([job[0] for job in jobs], return_inverse=True)
+    due, at_due = np.unique([job[1] for job in jobs], return_inverse=True)
+    inside = np.zeros((len(release), len(due)))
+    np.add.at(inside, (at_release, at_due), [job[2] for job in jobs])
+    inside = np.cumsum(np.cumsum(inside[::-1], axis=0)[::-1], axis=1)
+    room = due[None, :] - release[:, None]
+    lateness = np.where(inside > 0, inside / capacity - room, -np.inf)
+    worst = np.unravel_index(int(np.argmax(lateness)), lateness.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = np.where(inside > 0, np.where(room + slack_s > 0, inside / (room + slack_s), np.inf), 0.0)
+    return float(lateness[worst]), float(needed.max()), float(inside[worst])

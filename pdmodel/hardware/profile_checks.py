@@ -28,6 +28,7 @@ def check_profile(profile: HardwareProfile, file: str | None = None) -> None:
         _check_nics(profile)
         _check_links(profile)
         _check_root_complexes(profile)
+        _check_bound_by(profile)
     except InputError as error:
         raise error.located(file=file) from None
 
@@ -154,4 +155,18 @@ def _check_root_complexes(profile: HardwareProfile) -> None:
         if len({socket[name] for name in group.root_ports}) > 1:
             raise InputError(
                 "root ports of two sockets", path=f"tree.root_complexes.{k}.root_ports", expected="ports of one socket"
+            )
+
+
+def _check_bound_by(profile: HardwareProfile) -> None:
+    from pdmodel.hardware.topology import Box  # a box is built of a profile that holds so far
+
+    ports = [port.name.removeprefix("box/") for port in Box(profile, "box").ports]
+    for k, note in enumerate(profile.bound_by):
+        if note.port is not None and note.port not in ports:
+            raise InputError(
+                f"port {note.port!r} does not exist",
+                path=f"bound_by.{k}.port",
+                expected=f"a port of the box, such as {ports[0]}",
+                nearest=nearest(note.port, ports),
             )

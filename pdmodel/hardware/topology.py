@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pdmodel.errors import InputError, nearest
+from pdmodel.errors import InputError
 from pdmodel.hardware.figures import DeviceLink, Figure, rate
 from pdmodel.hardware.ports import Discipline, Port, PortKind
 from pdmodel.hardware.profile import Distance, HardwareProfile, RootComplex
@@ -32,17 +32,6 @@ class Box:
 
     profile: HardwareProfile
     node: str
-
-    def __post_init__(self) -> None:
-        known = [port.name.removeprefix(f"{self.node}/") for port in self.ports]
-        for k, note in enumerate(self.profile.bound_by):
-            if note.port is not None and note.port not in known:
-                raise InputError(
-                    f"port {note.port!r} does not exist",
-                    path=f"bound_by.{k}.port",
-                    expected=f"a port of the box, such as {known[0]}",
-                    nearest=nearest(note.port, known),
-                )
 
     @property
     def gpu_count(self) -> int:

@@ -44,6 +44,16 @@ def three_switches() -> Box:
     return box_of(raw)
 
 
+def turin() -> Box:
+    """GPUs on root ports of two sockets; links as one flow measures them, no limit known on a root complex."""
+    raw = raw_profile("rtx_pro_6000_server")
+    raw["sources"]["p2p"] = {"kind": "measured", "ref": "P2P writes of one flow"}
+    raw["links"]["gpu"] = {"egress_gb_per_s": figure(56.57), "ingress_gb_per_s": figure(56.57)}
+    raw["links"]["inter_socket_gb_per_s"] = figure(50.97)
+    raw["tree"]["root_complexes"], raw["bound_by"] = [], []
+    return box_of(raw)
+
+
 def with_flags(name: str = "rtx_pro_6000_wrx90_two_roots", node: str = "P", **flags: Any) -> Box:
     raw = raw_profile(name)
     raw["flags"] |= flags

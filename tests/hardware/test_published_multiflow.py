@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from boxes import shipped, three_switches, with_flags
+from boxes import shipped, three_switches, turin, with_flags
 
 from pdmodel.hardware import routes
 from pdmodel.hardware.ports import Route
@@ -18,9 +18,13 @@ ROWS = list(csv.DictReader((Path(__file__).parents[1] / "published" / "pcie_mult
 
 
 def box_named(name: str) -> Box:
-    if name == "three_switches":
-        return three_switches()
-    return with_flags(acs_redirect=True) if name == "two_roots_acs" else shipped("rtx_pro_6000_wrx90_two_roots")
+    make = {
+        "three_switches": three_switches,
+        "turin": turin,
+        "two_roots": lambda: shipped("rtx_pro_6000_wrx90_two_roots"),
+        "two_roots_acs": lambda: with_flags(acs_redirect=True),
+    }
+    return make[name]()
 
 
 def flows(box: Box, pattern: str) -> list[Route]:

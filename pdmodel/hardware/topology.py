@@ -10,7 +10,6 @@ from pdmodel.errors import InputError
 from pdmodel.hardware.figures import DeviceLink, Figure, rate
 from pdmodel.hardware.ports import Discipline, Port, PortKind
 from pdmodel.hardware.profile import Distance, HardwareProfile, RootComplex
-from pdmodel.units import GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +229,3 @@ class Box:
     def gpu_rate_ports(self, nic: str, distance: Distance) -> tuple[str, str]:
         """The ports that stand for what a NIC reaches on GPU memory at a distance: reading, writing."""
         return self.port_name(nic, f"reads_{distance.value}"), self.port_name(nic, f"writes_{distance.value}")
-
-
-def fabric_port(name: str, rate_gbit_per_s: float) -> Port:
-    """The fabric between nodes as one port, for a scenario that bounds it [Gbit/s]; else it is non-blocking."""
-    return Port(name, PortKind.FABRIC, rate_gbit_per_s / 8 * GB, note="given by the scenario")

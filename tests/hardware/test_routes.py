@@ -16,7 +16,7 @@ from pdmodel.hardware.catalog import list_profiles
 from pdmodel.hardware.ports import Port, PortKind, Route
 from pdmodel.hardware.profile import Distance
 from pdmodel.hardware.routes import Transport
-from pdmodel.hardware.topology import Box, fabric_port
+from pdmodel.hardware.topology import Box
 
 TWO_ROOTS = "rtx_pro_6000_wrx90_two_roots"
 
@@ -236,8 +236,7 @@ def test_a_nic_that_may_only_write_stages_on_the_sending_side_alone() -> None:
 
 def test_the_fabric_is_a_port_only_where_the_scenario_bounds_it() -> None:
     one, two = shipped(TWO_ROOTS), shipped(TWO_ROOTS, "D")
-    fabric = fabric_port("fabric", 400)
-    assert fabric.capacity_bytes_per_s == 50e9
+    fabric = Port("fabric", PortKind.FABRIC, 50e9)
     assert routes.kv_route(one, 0, 0, two, 0, 0, fabric).ports["fabric"] == 1.0
     assert not any(name == "fabric" for name in routes.kv_route(one, 0, 0, two, 0, 0).ports)
 

@@ -1,0 +1,234 @@
+"""The replay: lanes and KV, event by event, at rates that are constant in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+
+import numpy as np
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.errors import InputError
+from pdmodel.simulate.activities import Stage, stage_of
+from pdmodel.simulate.measure import Ledger, Mark, measured
+from pdmodel.simulate.outcome import Replay, Segment
+from pdmodel.simulate.planned import PlannedTraffic
+from pdmodel.simulate.policies import NO_KV, PlanPolicy, Policy, QueuePolicy, policy_named
+from pdmodel.simulate.rates import RateRule, Rates
+from pdmodel.simulate.traffic import NoTraffic, QueueTraffic, Traffic
+from pdmodel.timeline.critical import IDLE
+
+ABSENT, WAIT, WAIT_HOLD, RUN, HOLD, DONE = range(6)
+
+
+def simulate(
+    data: AllocationData,
+    policy: Policy | str,
+    *,
+    kv_weight: float = 1.0,
+    interference: float = 0.0,
+    jitter: tuple[float, int] | None = None,
+    record: bool = False,
+) -> Replay:
+    """Replay a record under a policy.
+
+    Parameters
+    ----------
+    data: the record.
+    policy: an object of `pdmodel.simulate.policies`, or the name of a simple policy or reference.
+    kv_weight: what KV's weights are multiplied with where it shares with critical traffic [-].
+    interference: kappa; x <= 1 - kappa u_e on each port that a collective uses, u_e = KV's share of its usable
+        capacity [-].
+    jitter: (sigma, seed): durations times lognormal(sigma) with mean 1 per (lane, phase), the same draws for every
+        policy; a phase keeps its consumption a = b / tau, so its bytes grow with it. Dues are those of the clock
+        without KV under the same draws.
+    record: keep every stretch of constant rates in ``segments``.
+
+    Returns
+    -------
+    Replay. If KV starves for ever (decode lanes that leave nothing, say), its times and cost are infinite and
+    ``diagnostics`` says so.
+
+    Raises
+    ------
+    InputError: unknown policy or cap target; weights out of range.
+
+    """
+    if not kv_weight > 0 or not 0 <= interference < 1:
+        raise InputError(
+            f"kv_weight {kv_weight}, interference {interference}", expected="kv_weight > 0 and 0 <= interference < 1"
+        )
+    chosen = policy_named(policy) if isinstance(policy, str) else policy
+    stage = stage_of(data, jitter)
+    limit = chosen.cap if isinstance(chosen, QueuePolicy) else None
+    run = _Run(stage, _traffic(stage, chosen), RateRule(stage, kv_weight, interference, limit), record)
+    return measured(stage, chosen.name, run.play())
+
+
+def _traffic(stage: Stage, policy: Policy) -> Traffic:
+    if isinstance(policy, PlanPolicy):
+        return PlannedTraffic(stage, policy.schedule)
+    if isinstance(policy, QueuePolicy):
+        return QueueTraffic(stage, policy)
+    return NoTraffic(stage) if policy == NO_KV else QueueTraffic(stage, None)
+
+
+class _LaneRun:
+    """Where one lane is."""
+
+    __slots__ = ("base_s", "count", "earliest", "left", "mode", "phase", "signature", "work")
+
+    def __init__(self, work: list[float], signature: list[int], earliest: list[float]) -> None:
+        self.work, self.signature, self.earliest = work, signature, earliest
+        self.count = len(work)
+        self.phase = 0
+        self.mode = ABSENT
+        self.left = 0.0
+        self.base_s = earliest[0] if earliest else 0.0
+
+
+class _Run:
+    """One replay under way."""
+
+    def __init__(self, stage: Stage, traffic: Traffic, rule: RateRule, record: bool) -> None:
+        critical = stage.critical
+        self.stage, self.traffic, self.rule = stage, traffic, rule
+        self.lanes = [
+            _LaneRun(*lane) for lane in zip(critical.work_s, critical.signature, critical.not_before_s, strict=True)
+        ]
+        self.now = min((lane.base_s for lane in self.lanes), default=0.0)
+        self.ledger = Ledger([lane.count for lane in self.lanes], len(critical.decode_rows), self.now)
+        self.rates: dict[Hashable, Rates] = {}
+        self.record = record
+
+    def play(self) -> Ledger:
+        """Run to the end, or to where nothing moves any more."""
+        lanes, traffic, ledger = self.lanes, self.traffic, self.ledger
+        for k in range(len(lanes)):
+            self._settle(k)
+        while True:
+            if not traffic.pending() and all(lane.mode == DONE for lane in lanes):
+                break
+            key = (tuple([lane.signature[lane.phase] if lane.mode == RUN else IDLE for lane in lanes]), traffic.key())
+            rates = self.rates.get(key)
+            if rates is None:
+                rates = self.rates[key] = self.rule.solve(key[0], traffic.demand(), traffic.activities)
+            step = traffic.next_event(rates, self.now)
+            for lane, speed in zip(lanes, rates.lane, strict=True):
+                step = min(step, self._lane_event(lane, speed))
+            if step == math.inf:
+                ledger.starved = True
+                break
+            step = max(step, 0.0)
+            if self.record:
+                self._segment(rates, step)
+            self._advance(rates, step)
+        ledger.end_s = self.now
+        ledger.events += traffic.events
+        ledger.finish_s, ledger.route_bytes = traffic.finish_s, traffic.route_bytes
+        ledger.solved, ledger.progressive = len(self.rates), self.rule.critical.counts.progressive
+        return ledger
+
+    def _lane_event(self, lane: _LaneRun, speed: float) -> float:
+        """Time until the lane changes by itself [s]."""
+        if lane.mode == RUN:
+            return lane.left / speed if speed > 0 else math.inf
+        if lane.mode in {HOLD, WAIT_HOLD}:
+            return lane.left
+        if lane.mode in {ABSENT, WAIT} and lane.base_s > self.now + self.stage.snap_s:
+            return lane.base_s - self.now
+        return math.inf
+
+    def _advance(self, rates: Rates, step: float) -> None:
+        ledger, snap = self.ledger, self.stage.snap_s
+        self.now += step
+        self.traffic.advance(step, rates, self.now)
+        for d, speed in enumerate(rates.decode):
+            ledger.decode_loss_s[d] += (1.0 - speed) * step
+        for k, lane in enumerate(self.lanes):
+            if lane.mode == RUN:
+                speed = rates.lane[k]
+                lane.left -= speed * step
+                if speed < 1.0:
+                    ledger.loss_s[k][lane.phase] += (1.0 - speed) * step
+                if lane.left <= snap * speed:
+                    lane.left = 0.0
+            elif lane.mode in {HOLD, WAIT_HOLD}:
+                lane.left -= step
+                if lane.left <= snap:
+                    lane.left = 0.0
+        if self.traffic.sent:
+            ledger.mark = Mark(
+                self.now,
+                [(lane.phase, lane.left if lane.mode == RUN else math.nan) for lane in self.lanes],
+                list(ledger.decode_loss_s),
+            )
+        for k, lane in enumerate(self.lanes):
+            if lane.mode != DONE and (lane.left == 0.0 or lane.mode == WAIT):
+                self._settle(k)
+
+    def _settle(self, k: int) -> None:
+        """Take the lane through everything that happens now."""
+        lane, ledger, now = self.lanes[k], self.ledger, self.now
+        while lane.mode != DONE:
+            i = lane.phase
+            if lane.mode == ABSENT:
+                if lane.base_s > now + self.stage.snap_s:
+                    return
+                self._enter_wait(k)
+            elif lane.mode == WAIT:
+                if lane.base_s > now + self.stage.snap_s or not self.traffic.gate_open(k, i):
+                    return
+                self._pause(k, WAIT_HOLD)
+            elif lane.left > 0.0:
+                return
+            elif lane.mode == WAIT_HOLD:
+                ledger.start_s[k][i] = now
+                ledger.wait_s[k][i] = max(now - lane.base_s, 0.0)
+                ledger.events += ledger.wait_s[k][i] > self.stage.snap_s
+                lane.mode, lane.left = RUN, lane.work[i]
+                self.traffic.enter(k, 2 * i + 1, now)
+            elif lane.mode == RUN:
+                self._pause(k, HOLD)
+                ledger.hold_s[k][i] = lane.left
+            else:
+                ledger.end_s_of[k][i] = now
+                ledger.events += 1
+                lane.phase += 1
+                self._enter_wait(k)
+
+    def _enter_wait(self, k: int) -> None:
+        """Slot 2i: the wait before phase i; after the last phase, the tail."""
+        lane = self.lanes[k]
+        if lane.phase == lane.count:
+            lane.mode = DONE
+        else:
+            lane.mode, lane.left = WAIT, math.inf
+            lane.base_s = max(self.now, lane.earliest[lane.phase])
+        self.traffic.enter(k, 2 * lane.phase, self.now)
+
+    def _pause(self, k: int, mode: int) -> None:
+        lane = self.lanes[k]
+        slot = 2 * lane.phase + (mode == HOLD)
+        lane.mode, lane.left = mode, self.traffic.holds(k, slot)
+
+    def _segment(self, rates: Rates, step: float) -> None:
+        if step <= 0:
+            return
+        data, critical, ports = self.stage.data, self.stage.critical, len(self.stage.data.ports)
+        taken, kv = np.zeros(ports), np.zeros(ports)
+        place = [data.port_index[name] for name in critical.names]
+        running = [
+            (critical.rows[lane.signature[lane.phase]], speed)
+            for lane, speed in zip(self.lanes, rates.lane, strict=True)
+            if lane.mode == RUN
+        ]
+        for row, speed in [*running, *zip(critical.decode_rows, rates.decode, strict=True)]:
+            for e, need, _ in row:
+                taken[place[e]] += need * speed
+        for stream in self.traffic.demand().streams:
+            for e, need, _ in self.stage.crossings[stream.crossing].ports:
+                kv[place[e]] += need * rates.kv[stream.activity]
+        flow_rate = np.zeros(len(data.flows))
+        self.traffic.flow_rates(rates, flow_rate)
+        self.ledger.segments.append(Segment(self.now, self.now + step, taken, kv, flow_rate))

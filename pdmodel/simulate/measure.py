@@ -1,0 +1,174 @@
+"""From what happened in a replay to times and cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pdmodel.simulate.activities import Stage
+from pdmodel.simulate.outcome import LaneOutcome, Replay, Segment
+from pdmodel.timeline.phases import FloatArray
+from pdmodel.transfer.flows import FlowKind
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where everything was when the last send so far was delivered: (phase, work left or nan) per lane."""
+
+    now_s: float
+    lanes: list[tuple[int, float]]
+    decode_loss_s: list[float]
+
+
+class Ledger:
+    """What a replay writes down: per lane and phase, per flow and route, per decode lane."""
+
+    def __init__(self, phases: list[int], decode_lanes: int, begin_s: float) -> None:
+        self.start_s = [[math.nan] * n for n in phases]
+        self.end_s_of = [[math.nan] * n for n in phases]
+        self.loss_s = [[0.0] * n for n in phases]
+        self.hold_s = [[0.0] * n for n in phases]
+        self.wait_s = [[0.0] * n for n in phases]
+        self.decode_loss_s = [0.0] * decode_lanes
+        self.finish_s: list[float] = []
+        self.route_bytes: list[float] = []
+        self.segments: list[Segment] = []
+        self.mark: Mark | None = None
+        self.begin_s = begin_s
+        self.end_s = begin_s
+        self.events = 0
+        self.starved = False
+        self.solved = 0
+        self.progressive = 0
+
+
+@dataclass(slots=True)
+class _Times:
+    """Per request."""
+
+    prefill_s: list[float] = field(default_factory=list)
+    decode_stall_s: list[float] = field(default_factory=list)
+    user_delay_s: list[float] = field(default_factory=list)
+    ttft_s: list[float] = field(default_factory=list)
+
+
+def measured(stage: Stage, policy: str, ledger: Ledger) -> Replay:
+    """The replay of a ledger; see `Replay` for what each figure is."""
+    data = stage.data
+    lanes = tuple(
+        LaneOutcome(*(np.array(part, dtype=float) for part in parts))
+        for parts in zip(ledger.start_s, ledger.end_s_of, ledger.loss_s, ledger.hold_s, ledger.wait_s, strict=True)
+    )
+    finish = np.array(ledger.finish_s, dtype=float)
+    if ledger.starved:
+        finish[np.isnan(finish)] = np.inf
+    slowdown = np.array(
+        [float(np.sum(lane.loss_s + lane.hold_s - base)) for lane, base in zip(lanes, stage.loss_s, strict=True)]
+    )
+    stall = np.array([float(np.sum(lane.wait_s)) for lane in lanes])
+    times = _request_times(stage, lanes, finish)
+    decode_loss = np.array(ledger.decode_loss_s) - stage.decode_base_loss_s
+    delay = np.array(times.user_delay_s)
+    starved = ledger.starved or not np.all(np.isfinite(delay))
+    cost = math.inf
+    if not starved:
+        waiting = np.array([request.price_per_s for request in data.requests])
+        cost = float(
+            data.lane_price_per_s @ (slowdown + stall) + waiting @ delay + data.decode_price_per_s @ decode_loss
+        )
+    return Replay(
+        policy=policy,
+        lanes=lanes,
+        flow_finish_s=finish,
+        prefill_s=np.array(times.prefill_s),
+        prefill_slowdown_s=slowdown,
+        load_stall_s=stall,
+        decode_stall_s=np.array(times.decode_stall_s),
+        user_delay_s=delay,
+        ttft_s=np.array(times.ttft_s),
+        decode_loss_s=decode_loss,
+        cost=cost,
+        kv_bytes=np.array(ledger.route_bytes) @ data.consumption if len(data.routes) else np.zeros(len(data.ports)),
+        critical_bytes=_critical_bytes(stage, ledger),
+        end_s=math.inf if starved else ledger.end_s,
+        events=ledger.events,
+        diagnostics=_diagnostics(ledger, starved),
+        segments=tuple(ledger.segments),
+    )
+
+
+def _diagnostics(ledger: Ledger, starved: bool) -> tuple[str, ...]:
+    found = []
+    if starved:
+        found.append("KV starves: critical traffic never leaves it any capacity")
+    if ledger.progressive:
+        found.append(f"sharing by progressive filling in {ledger.progressive} states of {ledger.solved}")
+    return tuple(found)
+
+
+def _delays(stage: Stage, k: int, lane: LaneOutcome) -> FloatArray:
+    r"""Delay of the end of each phase against the clock without KV, shape (n,) [s].
+
+    Summed from losses, holds and waits, never a difference of clocks:
+    :math:`d_i = \max(d_{i-1}, s_i) - \max(0, s_i) + W_i + loss_i + hold_i - loss^{no kv}_i`, where :math:`s_i` is the
+    slack, arrival of the phase's request less the end of phase i - 1 on the clock without KV.
+    """
+    gain = lane.wait_s + lane.loss_s + lane.hold_s - stage.loss_s[k]
+    earliest = np.array(stage.critical.not_before_s[k])
+    if not len(gain):
+        return gain
+    slack = np.concatenate([[-math.inf], earliest[1:] - stage.end_s[k][:-1]])
+    if np.all(slack <= -np.abs(np.cumsum(gain)).max(initial=0.0)):
+        return np.asarray(np.cumsum(gain))
+    delay, now = np.zeros(len(gain)), 0.0
+    for i in range(len(gain)):
+        now = max(now, float(slack[i])) - max(0.0, float(slack[i])) + float(gain[i])
+        delay[i] = now
+    return delay
+
+
+def _request_times(stage: Stage, lanes: tuple[LaneOutcome, ...], finish: FloatArray) -> _Times:
+    data, times = stage.data, _Times()
+    delays = [_delays(stage, k, lane) for k, lane in enumerate(lanes)]
+    last_send = [-math.inf] * len(data.requests)
+    for f, flow in enumerate(data.flows):
+        if flow.kind is FlowKind.SEND and not math.isnan(finish[f]):
+            q = stage.request_of_flow[f]
+            last_send[q] = max(last_send[q], float(finish[f]))
+    for request, sent in zip(data.requests, last_send, strict=True):
+        lane, first, last = lanes[request.lane], request.first_phase, request.last_phase
+        stall = sent - float(lane.end_s[last])
+        # Bytes that leave as the prefill ends are not late; a prefill that never ends keeps its nan out of this.
+        stall = 0.0 if stall <= stage.snap_s else stall
+        prefill = float(lane.end_s[last] - lane.start_s[first])
+        arrival = stage.critical.not_before_s[request.lane][first]
+        ended = not math.isnan(prefill)
+        times.prefill_s.append(prefill if ended else math.inf)
+        times.decode_stall_s.append(stall)
+        times.user_delay_s.append(float(delays[request.lane][last]) + stall if ended else math.inf)
+        times.ttft_s.append(float(lane.end_s[last]) - arrival + stall if ended else math.inf)
+    return times
+
+
+def _critical_bytes(stage: Stage, ledger: Ledger) -> FloatArray:
+    """Critical bytes on each port until the last send was delivered (without sends: in all), shape (P,)."""
+    data = stage.data
+    mark = ledger.mark
+    until = mark.now_s if mark else ledger.end_s
+    decode_loss = mark.decode_loss_s if mark else ledger.decode_loss_s
+    total = np.zeros(len(data.ports))
+    for k, (table, scale) in enumerate(zip(data.critical_bytes, stage.work_scale, strict=True)):
+        share = scale.copy()
+        if mark is not None:
+            phase, left = mark.lanes[k]
+            share[phase + 1 :] = 0.0
+            if phase < len(share):
+                work = stage.critical.work_s[k][phase]
+                begun = not math.isnan(left) and work > 0
+                share[phase] *= 1.0 - left / work if begun else 0.0
+        total += share @ table
+    for d, lost in enumerate(decode_loss):
+        total += data.decode_rate[d] * (until - ledger.begin_s - lost)
+    return total

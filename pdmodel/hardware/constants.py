@@ -7,7 +7,19 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from pdmodel.hardware.compute import ComputeConstants
 from pdmodel.spec import Spec
+
+__all__ = [
+    "Algorithm",
+    "BoundBy",
+    "Branch",
+    "CollectiveConstants",
+    "CollectiveOperation",
+    "ComputeConstants",
+    "Implementation",
+    "Protocol",
+]
 
 
 class CollectiveOperation(StrEnum):
@@ -104,49 +116,3 @@ class CollectiveConstants(Spec):
             message = "bound_by without a reason"
             raise ValueError(message)
         return self
-
-
-class GemmConstants(Spec):
-    """Soft roofline of a matrix product: overhead, reached shares of the two peaks, exponent of the corner."""
-
-    overhead_us: Annotated[float, Field(ge=0)]
-    compute_efficiency: Annotated[float, Field(gt=0, le=1)]
-    memory_efficiency: Annotated[float, Field(gt=0, le=1)]
-    exponent: Annotated[float, Field(gt=0)] = 1.5
-    source: str
-
-
-class PrefillAttentionConstants(Spec):
-    """Attention of a prefill: overhead, reached share of the peak, and a part linear in the tokens."""
-
-    overhead_us: Annotated[float, Field(ge=0)]
-    efficiency: Annotated[float, Field(gt=0, le=1)]
-    linear_us_per_1024_tokens: Annotated[float, Field(ge=0)] = 0.0
-    source: str
-
-
-class DecodeAttentionConstants(Spec):
-    """Attention of a decode step: overhead, reached share of memory bandwidth, and a part in the root of the batch."""
-
-    overhead_us: Annotated[float, Field(ge=0)]
-    memory_efficiency: Annotated[float, Field(gt=0, le=1)]
-    sqrt_us: Annotated[float, Field(ge=0)] = 0.0
-    source: str
-
-
-class ElementwiseConstants(Spec):
-    """Norms, activations and other passes over memory."""
-
-    overhead_us: Annotated[float, Field(ge=0)]
-    memory_efficiency: Annotated[float, Field(gt=0, le=1)]
-    source: str
-
-
-class ComputeConstants(Spec):
-    """Constants of compute, per data type where the type matters; what is absent is taken from defaults, as assumed."""
-
-    gemm: dict[str, GemmConstants] = Field(default_factory=dict)
-    prefill_attention: dict[str, PrefillAttentionConstants] = Field(default_factory=dict)
-    decode_attention: dict[str, DecodeAttentionConstants] = Field(default_factory=dict)
-    moe: dict[str, GemmConstants] = Field(default_factory=dict)
-    elementwise: ElementwiseConstants | None = None

@@ -1,0 +1,152 @@
+"""Constants of computing on a GPU that no data sheet gives: overheads and reached shares of the peaks, fitted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pdmodel.spec import Spec
+
+Efficiency = Annotated[float, Field(gt=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+Exponent = Annotated[float, Field(ge=1, le=20)]
+
+
+class QuantiseConstants(Spec):
+    """Quantising the input of an FP8 matrix product, one scale per token: time per row, reached share of bandwidth."""
+
+    ns_per_row: NonNegative
+    memory_efficiency: Efficiency
+
+
+class GemmConstants(Spec):
+    """Soft roofline of a matrix product: overhead, reached shares of the two peaks, exponent of the corner."""
+
+    overhead_us: NonNegative
+    compute_efficiency: Efficiency
+    memory_efficiency: Efficiency
+    exponent: Exponent
+    quantise: QuantiseConstants | None = None
+    source: str
+    mean_error: NonNegative | None = None
+
+
+class PrefillAttentionConstants(Spec):
+    """Causal attention of a chunk: overhead, reached share of the BF16 peak, a part linear in the queries."""
+
+    overhead_us: NonNegative
+    compute_efficiency: Efficiency
+    linear_us_per_1024_tokens: NonNegative = 0.0
+    source: str
+    mean_error: NonNegative | None = None
+
+
+class DecodeAttentionConstants(Spec):
+    """Attention of a decode step: overhead, reached shares of the two peaks, and a floor in the root of the context.
+
+    ``floor_us`` is the floor at 4096 tokens of context: short work lists leave multiprocessors idle.
+    """
+
+    overhead_us: NonNegative
+    memory_efficiency: Efficiency
+    compute_efficiency: Efficiency
+    floor_us: NonNegative
+    exponent: Exponent
+    source: str
+    mean_error: NonNegative | None = None
+
+
+class MoeConstants(Spec):
+    """Soft roofline of a block of routed experts.
+
+    ``narrow_width``: an expert as narrow as this reaches half of ``compute_efficiency``. ``tile_rows``: rows of padding
+    per expert touched. ``token_passes``: times that the hidden states of all gathered tokens go through memory, to be
+    permuted and summed.
+    """
+
+    overhead_us: NonNegative
+    compute_efficiency: Efficiency
+    memory_efficiency: Efficiency
+    exponent: Exponent
+    narrow_width: NonNegative
+    tile_rows: NonNegative
+    token_passes: NonNegative
+    source: str
+    mean_error: NonNegative | None = None
+
+
+class ElementwiseConstants(Spec):
+    """Norms, activations, rotations and copies: overhead of a kernel, reached share of memory bandwidth."""
+
+    overhead_us: NonNegative
+    memory_efficiency: Efficiency
+    source: str
+
+
+class LaunchConstants(Spec):
+    """Time of the CPU that the GPU does not hide, per layer and per pass; 0 where graphs are replayed."""
+
+    layer_us: NonNegative = 0.0
+    pass_us: NonNegative = 0.0
+    source: str
+
+
+class ComputeConstants(Spec):
+    """Constants of compute: matrix products and experts by the dtype of their weights, attention by that of the cache.
+
+    What is absent is taken from `DEFAULTS` and marked *assumed*; an absent ``launch`` is zero.
+    """
+
+    gemm: dict[str, GemmConstants] = Field(default_factory=dict)
+    prefill_attention: dict[str, PrefillAttentionConstants] = Field(default_factory=dict)
+    decode_attention: dict[str, DecodeAttentionConstants] = Field(default_factory=dict)
+    moe: dict[str, MoeConstants] = Field(default_factory=dict)
+    elementwise: ElementwiseConstants | None = None
+    launch: LaunchConstants | None = None
+
+
+def _defaults() -> ComputeConstants:
+    """Medians over the GPUs for which kernel times are published (aiconfigurator 0.12.0, vLLM), rounded."""
+    none = ""
+    quantise = QuantiseConstants(ns_per_row=7.0, memory_efficiency=0.4)
+    prefill = PrefillAttentionConstants(
+        overhead_us=16.0, compute_efficiency=0.62, linear_us_per_1024_tokens=7.0, source=none
+    )
+    decode = DecodeAttentionConstants(
+        overhead_us=8.0, memory_efficiency=0.85, compute_efficiency=0.6, floor_us=4.0, exponent=2.0, source=none
+    )
+    return ComputeConstants(
+        gemm={
+            "bf16": GemmConstants(
+                overhead_us=4.0, compute_efficiency=0.75, memory_efficiency=0.84, exponent=2.5, source=none
+            ),
+            "fp8": GemmConstants(
+                overhead_us=6.0,
+                compute_efficiency=0.68,
+                memory_efficiency=0.78,
+                exponent=3.0,
+                quantise=quantise,
+                source=none,
+            ),
+        },
+        prefill_attention={"bf16": prefill, "fp8": prefill},
+        decode_attention={"bf16": decode, "fp8": decode},
+        moe={
+            dtype: MoeConstants(
+                overhead_us=20.0,
+                compute_efficiency=efficiency,
+                memory_efficiency=1.0,
+                exponent=1.5,
+                narrow_width=100.0,
+                tile_rows=25.0,
+                token_passes=20.0,
+                source=none,
+            )
+            for dtype, efficiency in (("bf16", 0.55), ("fp8", 0.4))
+        },
+        elementwise=ElementwiseConstants(overhead_us=3.0, memory_efficiency=0.8, source=none),
+    )
+
+
+DEFAULTS = _defaults()

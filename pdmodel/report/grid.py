@@ -10,7 +10,7 @@ from enum import StrEnum
 from pdmodel.report.document import Column, Document, Section, Table
 
 INDENT, GAP = "  ", "  "
-LEAST_PROSE, LEAST_NAME = 24, 8
+LEAST_PROSE, LEAST_NAME = 18, 8
 _PIECES = re.compile(r"[^\s/_,]*[/_,]?\s*")
 
 
@@ -28,7 +28,7 @@ class Style(StrEnum):
 def lines(document: Document, width: int) -> Iterator[tuple[Style, str]]:
     """The document line by line, none longer than ``width`` unless a table cannot be made so narrow."""
     yield Style.TITLE, document.title
-    for line in textwrap.wrap(document.subtitle, width):
+    for line in _sentence(document.subtitle, width):
         yield Style.BODY, line
     for section in document.sections:
         yield Style.BODY, ""
@@ -57,7 +57,7 @@ def layout(content: Table, width: int) -> tuple[list[str], list[str]]:
 def _section(section: Section, width: int) -> Iterator[tuple[Style, str]]:
     for k, text in enumerate(section.text):
         style = Style.VERDICT if section.title == "Verdict" and k == 0 else Style.BODY
-        for line in textwrap.wrap(text, width):
+        for line in _sentence(text, width):
             yield style, line
     if section.table is not None:
         head, body = layout(section.table, width)
@@ -66,32 +66,40 @@ def _section(section: Section, width: int) -> Iterator[tuple[Style, str]]:
         for line in body:
             yield Style.BODY, line
     for text in section.bullets:
-        for line in textwrap.wrap(text, width, initial_indent="- ", subsequent_indent="  "):
+        for line in _sentence(text, width, "- ", "  "):
             yield Style.BODY, line
-    for line in textwrap.wrap(section.note, width):
+    for line in _sentence(section.note, width):
         yield Style.NOTE, line
 
 
+def _sentence(text: str, width: int, first: str = "", later: str = "") -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+
+
 def _widths(content: Table, width: int) -> list[int]:
-    """Natural widths; where they do not fit, headings are wrapped first, then sentences, then names."""
-    cells = [max((len(row[c]) for row in content.rows), default=0) for c in range(len(content.columns))]
-    natural = [max(cell, len(column.title)) for cell, column in zip(cells, content.columns, strict=True)]
+    """Natural widths; where they do not fit, headings give way first, then sentences, names, pairs of numbers."""
+    columns = content.columns
+    cells = [[row[c] for row in content.rows] for c in range(len(columns))]
+    longest = [max((len(cell) for cell in column), default=0) for column in cells]
+    natural = [max(cell, len(column.title)) for cell, column in zip(longest, columns, strict=True)]
     if sum(natural) <= width:
         return natural
-    words = [max(len(word) for word in column.title.split() or [""]) for column in content.columns]
-    widths = [max(cell, word) for cell, word in zip(cells, words, strict=True)]
+    heads = [_longest_word([column.title]) for column in columns]
+    widths = [max(cell, head) for cell, head in zip(longest, heads, strict=True)]
     for least, eligible in (
-        (LEAST_PROSE, [column.prose for column in content.columns]),
-        (LEAST_NAME, [not column.numeric for column in content.columns]),
+        ([LEAST_PROSE] * len(columns), [column.prose for column in columns]),
+        ([LEAST_NAME] * len(columns), [not column.numeric for column in columns]),
+        ([_longest_word(column) for column in cells], [column.numeric for column in columns]),
     ):
-        excess = sum(widths) - width
-        while excess > 0:
-            room = [(w, c) for c, w in enumerate(widths) if eligible[c] and w > max(least, words[c])]
-            if not room:
-                break
-            widths[max(room)[1]] -= 1
-            excess -= 1
+        for _ in range(max(0, sum(widths) - width)):
+            room = [(w, c) for c, w in enumerate(widths) if eligible[c] and w > max(least[c], heads[c])]
+            if room:
+                widths[max(room)[1]] -= 1
     return _spread(widths, natural, width)
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((len(word) for text in texts for word in text.split()), default=0)
 
 
 def _spread(widths: list[int], natural: list[int], width: int) -> list[int]:

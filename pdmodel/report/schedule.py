@@ -39,9 +39,8 @@ def schedule_section(plan: Plan) -> Section:
         rows.append([*where, *transfers, *rates])
     head = ["lane, request", ">chunk", ">layers", "during", "transfer", "route", ">GB/s"]
     head += [f">{name} [{unit.name}]" for name in ("offset", "for", "hold")] + ["rule"]
-    note = (
-        "Offset, duration and hold are those of one phase, equal in all of these layers. Alike transfers share a line."
-    )
+    note = "Offset, duration and hold are those of one phase, equal in all of these layers. Hold: a deliberate pause; "
+    note += "in a wait, the wait. Alike transfers share a line."
     return Section("Schedule", table=table(head, rows), note=note)
 
 
@@ -91,6 +90,12 @@ def _digest_row(rows: list[ScheduleRow], kind: str) -> list[str]:
 
 
 def _once_a_phase(rows: tuple[ScheduleRow, ...]) -> list[ScheduleRow]:
-    """One row for each phase: the hold belongs to the phase, whatever the number of flows and pieces in it."""
-    alike = group(rows, lambda row: (row.lane, row.slot, row.request, row.chunk, row.operation, row.first_layer))
+    """One row for each phase: the hold belongs to the phase, whatever the number of flows and pieces in it.
+
+    In a wait, ``hold_s`` is the whole wait, and most of that is not deliberate.
+    """
+    alike = group(
+        [row for row in rows if row.slot == "phase"],
+        lambda row: (row.lane, row.slot, row.request, row.chunk, row.operation, row.first_layer),
+    )
     return [max(found, key=lambda row: row.hold_s) for found in alike]

@@ -69,8 +69,9 @@ def port_groups(ports: Sequence[PortResult]) -> list[list[PortResult]]:
 
 
 def _verdict(plan: Plan) -> Section:
-    kind = plan.verdict.kind.value.replace("_", " ").upper()
-    return Section("Verdict", text=(f"{kind}: {plan.verdict.text}", f"Bound: {plan.bound.text}"))
+    kind = plan.verdict.kind.value
+    sentence = plan.verdict.text.removeprefix(f"{kind}: ")
+    return Section("Verdict", text=(f"{kind.replace('_', ' ').upper()}: {sentence}", f"Bound: {plan.bound.text}"))
 
 
 def _times(plan: Plan, *, full: bool) -> Section:

@@ -1,0 +1,155 @@
+from dataclasses import replace
+
+import pytest
+from sample_plan import sample_plan
+from syrupy.assertion import SnapshotAssertion
+
+from pdmodel.answer import SolverResult, VerdictKind
+from pdmodel.report import plan_document, to_markdown, to_text
+from pdmodel.report.document import Document, Section
+from pdmodel.report.text import best_simple_rule, port_groups
+
+PLAN = sample_plan()
+
+
+def section(document: Document, title: str) -> Section:
+    return next(part for part in document.sections if part.title == title)
+
+
+def rows(document: Document, title: str) -> list[tuple[str, ...]]:
+    found = section(document, title).table
+    assert found is not None
+    return list(found.rows)
+
+
+def test_plan_text(snapshot: SnapshotAssertion) -> None:
+    assert to_text(plan_document(PLAN)) == snapshot
+
+
+def test_plan_text_full(snapshot: SnapshotAssertion) -> None:
+    assert to_text(plan_document(PLAN, full=True, full_schedule=True)) == snapshot
+
+
+def test_plan_markdown(snapshot: SnapshotAssertion) -> None:
+    assert to_markdown(plan_document(PLAN)) == snapshot
+
+
+def test_the_first_screen_answers_in_order() -> None:
+    titles = [part.title for part in plan_document(PLAN).sections]
+    order = [
+        "Verdict",
+        "Times",
+        "Ports",
+        "What to set: rates",
+        "What to set: knobs",
+        "Enforceability",
+        "Assumed inputs that matter",
+        "Hazards",
+        "Warnings",
+        "Transfers",
+        "How it was found",
+    ]
+    assert titles == order
+
+
+def test_no_line_is_wider_than_the_terminal() -> None:
+    for width in (80, 100, 140):
+        text = to_text(plan_document(PLAN, full=True, full_schedule=width >= 100), width)
+        assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_verdict_says_its_kind_once() -> None:
+    told = replace(PLAN, verdict=replace(PLAN.verdict, text="contended: unmanaged 3, plan 2."))
+    assert section(plan_document(told), "Verdict").text[0] == "CONTENDED: unmanaged 3, plan 2."
+    other = replace(PLAN, verdict=replace(PLAN.verdict, kind=VerdictKind.NO_SHARED_PORT, text="no collective uses it."))
+    assert section(plan_document(other), "Verdict").text[0] == "NO SHARED PORT: no collective uses it."
+
+
+def test_times_show_unmanaged_best_rule_and_plan_or_all() -> None:
+    shown = [row[0] for row in rows(plan_document(PLAN), "Times")]
+    assert shown == ["unmanaged", "strict (best simple)", "plan", "no_kv", "bytes_over_bandwidth"]
+    everything = [row[0] for row in rows(plan_document(PLAN, full=True), "Times")]
+    assert everything[:5] == ["unmanaged", "strict (best simple)", "after_prefill", "cap", "plan"]
+    assert "2 more policies" in section(plan_document(PLAN), "Times").note
+
+
+def test_times_carry_the_band() -> None:
+    unmanaged = rows(plan_document(PLAN), "Times")[0]
+    assert unmanaged[1] == "27.3 (25.2 .. 29.1)"
+    assert unmanaged[-1] == "0.0287 (0.0209 .. 0.0341)"
+
+
+def test_a_simple_rule_that_wins_is_named() -> None:
+    solver = SolverResult("policy:strict", "optimal", 0.0062, 0.0, 0.01)
+    shown = [row[0] for row in rows(plan_document(replace(PLAN, solver=solver)), "Times")]
+    assert "plan (= strict)" in shown
+
+
+def test_best_simple_rule_is_the_cheapest_without_a_plan() -> None:
+    best = best_simple_rule(PLAN.policies)
+    assert best is not None
+    assert best.name == "strict"
+    assert best_simple_rule([policy for policy in PLAN.policies if policy.name == "plan"]) is None
+
+
+def test_alike_ports_share_a_line_and_shared_ports_come_first() -> None:
+    shown = [row[0] for row in rows(plan_document(PLAN), "Ports")]
+    assert shown == ["P/switch0/down", "P/gpu[0-1]/ingress", "P/nic0/tx"]
+    assert [len(group) for group in port_groups(PLAN.ports)] == [1, 2, 1]
+    assert [row[0] for row in rows(plan_document(PLAN, full=True), "Ports")] == [
+        "P/switch0/down",
+        "P/gpu0/ingress",
+        "P/gpu1/ingress",
+        "P/nic0/tx",
+    ]
+
+
+def test_ports_without_traffic_are_left_to_full() -> None:
+    silent = replace(PLAN.ports[3], name="P/nic1/tx", kv_bytes=0.0, critical_bytes=0.0, utilisation=0.0)
+    plan = replace(PLAN, ports=(*PLAN.ports, silent))
+    assert "P/nic1/tx" not in to_text(plan_document(plan))
+    assert "P/nic1/tx" in to_text(plan_document(plan, full=True))
+    assert "1 ports not shown" in section(plan_document(plan), "Ports").note
+
+
+def test_unsolved_ports_have_no_price() -> None:
+    plan = replace(PLAN, ports=tuple(replace(port, shadow_price=None) for port in PLAN.ports))
+    assert {row[-1] for row in rows(plan_document(plan), "Ports")} == {"-"}
+
+
+def test_rates_digest_adds_up_to_the_schedule() -> None:
+    digest = rows(plan_document(PLAN), "What to set: rates")
+    assert [(row[0], row[1], row[2], row[3]) for row in digest] == [
+        ("wait before attention", "2 x load", "idle: full rate", "28"),
+        ("attention", "2 x load", "idle: full rate", "28"),
+        ("all_reduce", "2 x load", "contended: throttled", "7"),
+        ("attention", "2 x send", "headroom: go on", "6.67"),
+        ("after the prefill", "2 x send", "idle: full rate", "20"),
+    ]
+    # 2 ranks x 4 layers x 28 GB/s x 3 ms
+    assert digest[1][-1] == "672 MB"
+    assert "0.4 ms in all" in section(plan_document(PLAN), "What to set: rates").note
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schedule": ()}, "No rates to set"),
+        ({"settings": ()}, "leave the defaults"),
+        ({"enforceability": ()}, "Nothing to enforce"),
+        ({"assumed": ()}, "None: every input that matters is measured or derived."),
+    ],
+)
+def test_empty_parts_say_so(change: dict[str, object], words: str) -> None:
+    assert words in to_text(plan_document(replace(PLAN, **change)))  # type: ignore[arg-type]
+
+
+def test_missed_deadlines_come_right_after_the_times() -> None:
+    titles = [part.title for part in plan_document(replace(PLAN, missed_deadlines=("send/rank0: 3 ms",))).sections]
+    assert titles[2] == "Missed deadlines"
+
+
+def test_late_transfers_say_by_how_much() -> None:
+    late = replace(PLAN, flows=(replace(PLAN.flows[1], finish_s=0.025),))
+    (row,) = rows(plan_document(late), "Transfers")
+    assert row[6] == "5 ms"

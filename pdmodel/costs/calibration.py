@@ -44,11 +44,15 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a branch to be fitted is: protocol, algorithm and, if its code has one, the largest size it serves."""
+    """What a branch to be fitted is: protocol, algorithm and, if its code has one, the largest size it serves.
+
+    ``fastest_gb_per_s``: no larger B is believed, as a port could not carry it; few rows alone would not say so.
+    """
 
     protocol: Protocol
     algorithm: Algorithm
     max_bytes: int | None = None
+    fastest_gb_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +65,21 @@ class Fit:
     points: int
 
 
-def robust_line(size_bytes: FloatArray, time_s: FloatArray) -> tuple[float, float]:
+def robust_line(
+    size_bytes: FloatArray,
+    time_s: FloatArray,
+    *,
+    least_alpha_s: float = 0.0,
+    fastest_bytes_per_s: float = _FLAT_BYTES_PER_S,
+) -> tuple[float, float]:
     """The line alpha + S / B of least mean relative error.
 
-    Equation: min over alpha > 0, 1/B > 0 of mean_i |alpha + S_i/B - t_i| / t_i. A least-absolute-deviations line with
-    two parameters passes through two of the points (or has one parameter at its limit and passes through one), so all
-    candidates are tried: exact, and not moved by outliers.
+    Equation: min over alpha >= alpha_0 > 0 and B <= B_0 of mean_i |alpha + S_i/B - t_i| / t_i. A least-absolute-
+    deviations line with two parameters passes through two of the points, or has one parameter at its limit and passes
+    through one, so all candidates are tried: exact, and not moved by outliers.
 
-    Parameters: ``size_bytes`` (n,) [byte]; ``time_s`` (n,) [s]; both positive, n >= 1.
+    Parameters: ``size_bytes`` (n,) [byte]; ``time_s`` (n,) [s]; both positive, n >= 1. ``least_alpha_s`` alpha_0 (a
+    thousandth of the least time if that is more) [s]; ``fastest_bytes_per_s`` B_0 [byte/s].
     Returns: alpha [s], B [byte/s].
     Source: linear programming (a basic optimal solution of the L1 problem); own derivation.
 
@@ -81,12 +92,12 @@ def robust_line(size_bytes: FloatArray, time_s: FloatArray) -> tuple[float, floa
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = (time_s[second] - time_s[first]) / (size_bytes[second] - size_bytes[first])
     alpha = time_s[first] - slope * size_bytes[first]
-    flat = 1 / _FLAT_BYTES_PER_S
-    # One parameter at its limit: horizontal lines, and lines that start a thousandth below the least time.
-    floor = float(time_s.min()) * 1e-3
-    slope = np.concatenate([slope, np.full(time_s.size, flat), (time_s - floor) / size_bytes])
-    alpha = np.concatenate([alpha, time_s, np.full(time_s.size, floor)])
-    legal = np.isfinite(slope) & (slope >= flat) & (alpha >= floor)
+    steepest = np.full(time_s.size, 1 / fastest_bytes_per_s)
+    floor = max(float(time_s.min()) * 1e-3, least_alpha_s)
+    corner = [floor], [1 / fastest_bytes_per_s]
+    slope = np.concatenate([slope, steepest, (time_s - floor) / size_bytes, corner[1]])
+    alpha = np.concatenate([alpha, time_s - steepest * size_bytes, np.full(time_s.size, floor), corner[0]])
+    legal = np.isfinite(slope) & (slope >= 1 / fastest_bytes_per_s) & (alpha >= floor)
     slope, alpha = slope[legal], alpha[legal]
     predicted = alpha[:, None] + slope[:, None] * size_bytes[None, :]
     error = np.abs(predicted / time_s - 1).mean(axis=1)
@@ -137,9 +148,10 @@ def _cuts(size_bytes: FloatArray, shapes: Sequence[Shape]) -> Iterable[tuple[int
 def fit_branches(rows: Iterable[CollectiveRow], shapes: Sequence[Shape]) -> Fit:
     """Branches, small messages first, whose minimum has the least mean relative error on the rows.
 
-    Equation: t(S) = min_k (alpha_k + S / B_k). Every split of the sorted sizes into consecutive groups of two or more
-    is tried; each group gets its `robust_line`; the split whose *minimum over branches* is best on all rows wins. Rows
-    of equal size count once, with their median.
+    Equation: t(S) = min_k (alpha_k + S / B_k) with alpha_1 <= alpha_2 <= ... (a protocol for larger messages never
+    starts sooner). Every split of the sorted sizes into consecutive groups of two or more is tried; each group gets its
+    `robust_line`; the split whose *minimum over branches* is best on all rows wins. Rows of equal size count once, with
+    their median.
 
     Parameters: ``rows`` of one operation and one number of ranks; ``shapes`` K of them, small messages first.
     Returns: `Fit` with K branches.
@@ -159,14 +171,19 @@ def fit_branches(rows: Iterable[CollectiveRow], shapes: Sequence[Shape]) -> Fit:
         )
     size = np.array(sorted(by_size), dtype=np.float64)
     time = np.array([median(by_size[s]) for s in sorted(by_size)], dtype=np.float64)
-    lines: dict[tuple[int, int], tuple[float, float]] = {}
+    lines: dict[tuple[int, int, float, float], tuple[float, float]] = {}
     best: Fit | None = None
     for cut in _cuts(size, shapes):
-        branches = []
+        branches: list[Branch] = []
         for shape, (low, high) in zip(shapes, pairwise(cut), strict=True):
-            if (low, high) not in lines:
-                lines[low, high] = robust_line(size[low:high], time[low:high])
-            branches.append(_branch(shape, lines[low, high]))
+            least = branches[-1].alpha_us * US if branches else 0.0
+            fastest = _FLAT_BYTES_PER_S if shape.fastest_gb_per_s is None else shape.fastest_gb_per_s * GB
+            key = (low, high, least, fastest)
+            if key not in lines:
+                lines[key] = robust_line(
+                    size[low:high], time[low:high], least_alpha_s=least, fastest_bytes_per_s=fastest
+                )
+            branches.append(_branch(shape, lines[key]))
         error = np.abs(predicted_s(branches, size) / time - 1)
         if best is None or error.mean() < best.mean_error:
             best = Fit(tuple(branches), float(error.mean()), float(error.max()), size.size)

@@ -22,10 +22,8 @@ from pdmodel.hardware.constants import Protocol as P
 DATA = Path(__file__).parents[3] / "shared" / "data"
 MIB = 1 << 20
 
-PCIE_RING = (Shape(P.LL, A.RING), Shape(P.SIMPLE, A.RING))
 NVLINK_RING = (Shape(P.LL, A.RING), Shape(P.LL128, A.RING), Shape(P.SIMPLE, A.RING))
 NVLS = (Shape(P.LL, A.RING), Shape(P.LL128, A.RING), Shape(P.SIMPLE, A.NVLS))
-PCIE_PAIRS = (Shape(P.LL, A.PAIRWISE), Shape(P.SIMPLE, A.PAIRWISE))
 NVLINK_PAIRS = (Shape(P.LL, A.PAIRWISE), Shape(P.SIMPLE, A.PAIRWISE), Shape(P.SIMPLE, A.PAIRWISE))
 DEEPEP = (Shape(P.CUSTOM, A.PAIRWISE),)
 
@@ -51,10 +49,17 @@ def one_shot(ranks: int, limit: int = CUSTOM_LIMIT_BYTES) -> Shape:
     return Shape(P.CUSTOM, A.ONE_SHOT, min(ONE_SHOT_LIMIT_BYTES.get(ranks, limit), limit) - 1)
 
 
-def vllm(ranks: int, *, pcie: bool = False, limit: int = CUSTOM_LIMIT_BYTES) -> tuple[Shape, ...]:
+def pcie_ring(ll_limit: int | None = None) -> tuple[Shape, ...]:
+    """NCCL's ring; ``ll_limit`` where the table shows the size after which NCCL leaves LL."""
+    return Shape(P.LL, A.RING, ll_limit), Shape(P.SIMPLE, A.RING)
+
+
+def vllm(
+    ranks: int, *, pcie: bool = False, limit: int = CUSTOM_LIMIT_BYTES, ll_limit: int | None = None
+) -> tuple[Shape, ...]:
     """What vLLM's dispatcher runs; more than two GPUs on PCIe alone have NCCL's ring (custom_all_reduce.py)."""
     if pcie:
-        return (one_shot(2), Shape(P.SIMPLE, A.RING)) if ranks == 2 else PCIE_RING
+        return (one_shot(2), Shape(P.SIMPLE, A.RING)) if ranks == 2 else pcie_ring(ll_limit)
     if ranks == 2:
         return (one_shot(2, limit), Shape(P.SIMPLE, A.RING), Shape(P.SIMPLE, A.RING))
     if ranks == 4:
@@ -62,52 +67,67 @@ def vllm(ranks: int, *, pcie: bool = False, limit: int = CUSTOM_LIMIT_BYTES) -> 
     return (one_shot(8), Shape(P.CUSTOM, A.NVLS), Shape(P.SIMPLE, A.NVLS))
 
 
-def _nccl(profile: str, table: str, *, nvlink: bool, ranks: tuple[int, ...] = (2, 4, 8)) -> list[Fitted]:
+def _nccl(
+    profile: str, table: str, *, nvlink: bool, ranks: tuple[int, ...] = (2, 4, 8), ll_limit: int | None = None
+) -> list[Fitted]:
     found = []
     for operation in (O.ALL_REDUCE, O.ALL_GATHER, O.REDUCE_SCATTER, O.ALL_TO_ALL):
         for n in ranks:
-            shapes = NVLINK_RING if nvlink else PCIE_RING
+            limit = ll_limit if n > 2 else None
+            shapes = NVLINK_RING if nvlink else pcie_ring(limit)
             if operation is O.ALL_TO_ALL:
-                shapes = NVLINK_PAIRS if nvlink else PCIE_PAIRS
+                # NCCL sends by LL up to 16 KiB a peer and channel; the tables that show it have two channels.
+                pairs = (Shape(P.LL, A.PAIRWISE, limit and 32 * 1024 * n), Shape(P.SIMPLE, A.PAIRWISE))
+                shapes = NVLINK_PAIRS if nvlink else pairs
             elif operation is O.ALL_REDUCE and nvlink and n == 8:
                 shapes = NVLS
             found.append(Fitted(profile, operation, n, table, shapes, "nccl_table"))
     return found
 
 
-def _custom(profile: str, table: str, **options: object) -> list[Fitted]:
-    return [
-        Fitted(profile, O.ALL_REDUCE, n, table, vllm(n, **options), "vllm_table", I.VLLM_CUSTOM)  # type: ignore[arg-type]
-        for n in (2, 4, 8)
-    ]
+def _custom(
+    profile: str,
+    table: str,
+    source: str = "vllm_table",
+    *,
+    pcie: bool = False,
+    limit: int = CUSTOM_LIMIT_BYTES,
+    ll_limit: int | None = None,
+) -> list[Fitted]:
+    shapes = {n: vllm(n, pcie=pcie, limit=limit, ll_limit=ll_limit) for n in (2, 4, 8)}
+    return [Fitted(profile, O.ALL_REDUCE, n, table, shapes[n], source, I.VLLM_CUSTOM) for n in shapes]
 
+
+# LL, two bytes on the wire a byte, may not need more than a port of 56.3 GB/s at the size where NCCL leaves it:
+# 18.2 us + S/B >= 2 * 2(n-1)/n * S / 56.3 at S = 1 MiB.
+WRX90 = (Shape(P.LL, A.RING, MIB, 22.3), Shape(P.SIMPLE, A.RING))
 
 FITTED: tuple[Fitted, ...] = (
     *_nccl("rtx_pro_6000_server", "nccl:rtx_pro_6000_server__nccl-2.29.2", nvlink=False),
     *_custom("rtx_pro_6000_server", "vllm:rtx_pro_6000_server__vllm-0.24.0", pcie=True),
-    Fitted("rtx_pro_6000_wrx90_two_roots", O.ALL_REDUCE, 8, "tests:rtxpro6000x8_wrx90_2roots", PCIE_RING, "nccl_log"),
-    *_nccl("l40s_gen4", "nccl:l40s__nccl-2.27.3", nvlink=False),
-    *_custom("l40s_gen4", "vllm:l40s__vllm-0.22.0", pcie=True),
-    *_nccl("h100_sxm", "nccl:h100_sxm__nccl-2.29.2", nvlink=True),
-    *_custom("h100_sxm", "vllm:h100_sxm__vllm-0.24.0"),
+    Fitted("rtx_pro_6000_wrx90_two_roots", O.ALL_REDUCE, 8, "tests:rtxpro6000x8_wrx90_2roots", WRX90, "nccl_log"),
+    *_nccl("l40s_pcie_gen4", "nccl:l40s__nccl-2.27.3", nvlink=False, ll_limit=MIB),
+    *_custom("l40s_pcie_gen4", "vllm:l40s__vllm-0.22.0", pcie=True, ll_limit=MIB),
+    *_nccl("h100_8nic", "nccl:h100_sxm__nccl-2.29.2", nvlink=True),
+    *_custom("h100_8nic", "vllm:h100_sxm__vllm-0.24.0"),
     *(
-        Fitted("h100_sxm", op, 8, "deepep:h100_sxm__sglang-0.5.12", DEEPEP, "deepep_table", I.DEEPEP)
+        Fitted("h100_8nic", op, 8, "deepep:h100_sxm__sglang-0.5.12", DEEPEP, "deepep_table", I.DEEPEP)
         for op in (O.DISPATCH, O.COMBINE)
     ),
-    *_nccl("b200_sxm", "nccl:gb200__nccl-2.29.2", nvlink=True, ranks=(2, 4)),
+    *_nccl("b200_8nic", "nccl:gb200__nccl-2.29.2", nvlink=True, ranks=(2, 4)),
     Fitted(
-        "b200_sxm", O.ALL_REDUCE, 8, "b200_all_reduce", (Shape(P.LL128, A.RING), Shape(P.SIMPLE, A.NVLS)), "nccl_log"
+        "b200_8nic", O.ALL_REDUCE, 8, "b200_all_reduce", (Shape(P.LL128, A.RING), Shape(P.SIMPLE, A.NVLS)), "nccl_log"
     ),
     Fitted(
-        "b200_sxm",
+        "b200_8nic",
         O.ALL_GATHER,
         8,
         "steps:b200_sxm:Nccl",
-        (Shape(P.LL128, A.RING), Shape(P.SIMPLE, A.RING)),
+        (Shape(P.LL128, A.RING), Shape(P.SIMPLE, A.RING, None, 783 / (7 / 8))),
         "step_table",
     ),
-    *_custom("b200_sxm", "steps:b200_sxm:CustomAllReduce", limit=2 * MIB),
-    *_custom("h200_sxm", "steps:h200_sxm:CustomAllReduce"),
+    *_custom("b200_8nic", "steps:b200_sxm:CustomAllReduce", "step_table", limit=2 * MIB),
+    *_custom("h200_nvlink_2nic", "steps:h200_sxm:CustomAllReduce", "step_table"),
 )
 
 

@@ -29,6 +29,7 @@ def check_profile(profile: HardwareProfile, file: str | None = None) -> None:
         _check_links(profile)
         _check_root_complexes(profile)
         _check_bound_by(profile)
+        _check_collectives(profile)
     except InputError as error:
         raise error.located(file=file) from None
 
@@ -170,3 +171,16 @@ def _check_bound_by(profile: HardwareProfile) -> None:
                 expected=f"a port of the box, such as {ports[0]}",
                 nearest=nearest(note.port, ports),
             )
+
+
+def _check_collectives(profile: HardwareProfile) -> None:
+    seen: set[tuple[str, str, int]] = set()
+    for k, entry in enumerate(profile.collectives):
+        if entry.ranks > profile.gpu.count:
+            raise InputError(
+                f"found {entry.ranks}", path=f"collectives.{k}.ranks", expected=f"at most {profile.gpu.count} GPUs"
+            )
+        key = (entry.operation.value, entry.implementation.value, entry.ranks)
+        if key in seen:
+            raise InputError(f"{key[1]} {key[0]} among {key[2]} is given twice", path=f"collectives.{k}")
+        seen.add(key)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
@@ -34,7 +36,8 @@ class _Account:
     moved: float = 0.0
     done: bool = False
     due: list[tuple[float, int]] = field(default_factory=list)
-    """(cumulative bytes, rank of their due), in order."""
+    """(cumulative bytes, rank of their due), in order; ``next`` is the first that is not moved."""
+    next: int = 0
     gate: dict[int, float] = field(default_factory=dict)
     """Cumulative bytes that must be there before a phase starts."""
     steps: int = 0
@@ -108,6 +111,8 @@ class PlannedTraffic:
         for piece in sorted(self.stage.pieces, key=lambda one: (one.flow, one.due_rank)):
             account = accounts[piece.flow]
             total = (account.due[-1][0] if account.due else 0.0) + piece.size_bytes
+            if account.due and account.due[-1][1] == piece.due_rank:
+                account.due.pop()
             account.due.append((total, piece.due_rank))
             account.steps += 1
             if piece.gate != NO_GATE:
@@ -162,11 +167,9 @@ class PlannedTraffic:
     def _unplanned(self, flow: int) -> None:
         """Bytes that are there and in no stretch to come are late already: to the backlog, by the engine's split."""
         account, desk = self.accounts[flow], self.desks[int(self.stage.data.flow_lane[flow])]
-        planned = 0.0
-        for slot, total in desk.planned.get(flow, ()):
-            if slot >= desk.slot:
-                planned = total
-                break
+        steps = desk.planned.get(flow, [])
+        place = bisect.bisect_left(steps, desk.slot, key=itemgetter(0))
+        planned = steps[place][1] if place < len(steps) else 0.0
         excess = account.rest - planned - sum(self.backlog[r] for r in account.routes)
         if excess > account.scrap:
             for r, part in zip(account.routes, account.split, strict=True):
@@ -223,16 +226,32 @@ class PlannedTraffic:
         ]
         if short:
             self.waiting[lane] = short
+            self._fetch(lane, short)
         else:
             self.waiting.pop(lane, None)
         return not short
 
+    def _fetch(self, lane: int, short: list[tuple[int, float]]) -> None:
+        """Bytes that a lane waits for and that no stretch of this slot brings are late, whatever is planned later."""
+        desk = self.desks[lane]
+        coming = dict(desk.left)
+        for stretch in desk.stretches[desk.place + desk.running :]:
+            for r in np.flatnonzero(stretch.rates > 0).tolist():
+                coming[r] = coming.get(r, 0.0) + float(stretch.rates[r]) * stretch.duration_s
+        for f, need in short:
+            account = self.accounts[f]
+            missing = min(need - account.moved, account.rest)
+            missing -= sum(max(self.backlog[r], 0.0) + coming.get(r, 0.0) for r in account.routes)
+            if missing > account.scrap:
+                for r, part in zip(account.routes, account.split, strict=True):
+                    self.backlog[r] += missing * part
+
     def _due(self, flow: int) -> int:
         account = self.accounts[flow]
-        for total, rank in account.due:
-            if total > account.moved + account.scrap:
-                return rank
-        return account.due[-1][1] if account.due else 0
+        last = len(account.due) - 1
+        while account.next < last and account.due[account.next][0] <= account.moved + account.scrap:
+            account.next += 1
+        return account.due[account.next][1] if last >= 0 else 0
 
     def _served(self) -> tuple[list[tuple[int, float]], list[tuple[int, int]]]:
         """Planned (route, rate) and late (route, rank of due) that have bytes to move."""

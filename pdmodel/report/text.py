@@ -83,7 +83,7 @@ def _times(plan: Plan, *, full: bool) -> Section:
     ]
     everyone = (*shown, *plan.references)
     unit = time_unit([policy.ttft_s for policy in everyone])
-    rows = [_policy_cells(policy, _policy_label(policy, best, plan.solver.path), unit) for policy in shown]
+    rows = [_policy_cells(policy, _policy_label(policy, best, plan.solver.rule), unit) for policy in shown]
     rows += [_policy_cells(policy, policy.name, unit) for policy in plan.references]
     times = ("TTFT", "prefill slowdown", "load stall", "decode stall")
     head = ["policy", *(f">{name} [{unit.name}]" for name in times), ">cost [GPU·s]"]
@@ -97,9 +97,9 @@ def _times(plan: Plan, *, full: bool) -> Section:
     return Section("Times", table=table(head, rows), bullets=notes, note=note)
 
 
-def _policy_label(policy: PolicyResult, best: PolicyResult | None, path: str) -> str:
-    if policy.name == "plan" and path.startswith("policy:"):
-        return f"plan (= {path.removeprefix('policy:')})"
+def _policy_label(policy: PolicyResult, best: PolicyResult | None, rule: str) -> str:
+    if policy.name == "plan" and rule:
+        return f"plan (= {rule})"
     if best is not None and policy.name == best.name:
         return f"{policy.name} (best simple)"
     return policy.name

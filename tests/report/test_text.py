@@ -80,7 +80,7 @@ def test_times_carry_the_band() -> None:
 
 
 def test_a_simple_rule_that_wins_is_named() -> None:
-    solver = SolverResult("policy:strict", "optimal", 0.0062, 0.0, 0.01)
+    solver = SolverResult("policy:strict", "optimal", 0.0062, 0.0, 0.01, rule="strict")
     shown = [row[0] for row in rows(plan_document(replace(PLAN, solver=solver)), "Times")]
     assert "plan (= strict)" in shown
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from pdmodel.costs.context_parallel import CpExchange
+from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
 from pdmodel.errors import CoverageError, InputError
@@ -19,7 +21,7 @@ from pdmodel.llm.dtypes import WeightDtype
 from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token
 from pdmodel.parallelism import Parallelism, Placement, check_parallelism, place
 from pdmodel.resources import resolve
-from pdmodel.scenario import CpExchange, EpExchange, Scenario
+from pdmodel.scenario import Scenario
 from pdmodel.spec import SourceKind
 from pdmodel.units import GB, GBIT_PER_S, GIB
 from pdmodel.workload.prices import Prices

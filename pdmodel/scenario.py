@@ -10,9 +10,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from pdmodel.costs.context_parallel import CpExchange
+from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.spec import ContextSenders, ReleaseAfter, RouteRule
 from pdmodel.hardware.ports import PortKind
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
+from pdmodel.llm.operators import CpLayout
 from pdmodel.spec import Spec
 from pdmodel.workload.request import CacheTier
 
@@ -25,31 +28,6 @@ class AllReduce(StrEnum):
 
     NCCL = "nccl"
     VLLM_CUSTOM = "vllm_custom"
-
-
-class CpExchange(StrEnum):
-    """How context-parallel ranks share KV."""
-
-    ALL_GATHER = "all_gather"
-    RING = "ring"
-    ULYSSES = "ulysses"
-
-
-class CpSplit(StrEnum):
-    """How a chunk's tokens are cut: zigzag gives each rank an early and a late piece, equal work under causality."""
-
-    ZIGZAG = "zigzag"
-    CONTIGUOUS = "contiguous"
-
-
-class EpExchange(StrEnum):
-    """How tokens reach their experts and come back."""
-
-    ALL_REDUCE = "all_reduce"
-    ALL_GATHER_REDUCE_SCATTER = "all_gather_reduce_scatter"
-    ALL_TO_ALL = "all_to_all"
-    DEDUP = "dedup"
-    FUSED = "fused"
 
 
 class FirstTokenBy(StrEnum):
@@ -76,7 +54,7 @@ class PrefillSpec(Spec):
     chunk_tokens: PositiveInt | None = None
     all_reduce: AllReduce = AllReduce.NCCL
     cp_exchange: CpExchange = CpExchange.ALL_GATHER
-    cp_split: CpSplit = CpSplit.ZIGZAG
+    cp_split: CpLayout = CpLayout.ZIGZAG
     ep_exchange: EpExchange = EpExchange.ALL_REDUCE
 
 

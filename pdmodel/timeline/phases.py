@@ -81,7 +81,11 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What the lanes would do without KV, and the ports that they do it on."""
+    """What the lanes would do without KV, and the ports that they do it on.
+
+    ``warnings``: figures that were raised or stretched; ``assumed``: inputs without a measurement; ``hazards``: what
+    the box may do to these collectives that no capacity expresses.
+    """
 
     ports: tuple[Port, ...]
     lanes: tuple[Lane, ...]
@@ -89,3 +93,4 @@ class Timeline:
     clock: Clock
     warnings: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    hazards: tuple[str, ...] = ()

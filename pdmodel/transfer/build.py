@@ -49,11 +49,9 @@ def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, .
     """
     found: list[Flow] = []
     routes = _Routes(resolved)
-    for lane_name, placement, instance in zip(
-        resolved.lane_names, resolved.prefill, range(len(resolved.prefill)), strict=True
-    ):
-        lane = next(lane for lane in timeline.lanes if lane.name == lane_name)
-        marks = phase_marks(lane)
+    marks_of = {lane.name: phase_marks(lane) for lane in timeline.lanes}
+    for instance, (lane_name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
+        marks = marks_of.get(lane_name, {})
         for request in resolved.requests_of(instance):
             chunks = marks[request.name]
             found += _loads(resolved, request, lane_name, placement, chunks)

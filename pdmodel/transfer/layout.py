@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.engines.spec import ContextSenders, LatentSource
-from pdmodel.scenario import CpExchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.engines.spec import ContextSenders, LatentSource
-from pdmodel.scenario import CpExchange
 from pdmodel.transfer.layout import SourceLayout, pairs
 
 SIZES = st.sampled_from([1, 2, 4, 8])

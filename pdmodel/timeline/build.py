@@ -1,0 +1,222 @@
+"""The timeline of a scenario: every prefill lane's phases in order, the decode lane's step, the clock without KV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pdmodel.costs.estimate import Estimate
+from pdmodel.costs.step import LayerCost, PassCost, StageCost, decode_step, prefill_pass
+from pdmodel.engines.spec import ReleaseAfter
+from pdmodel.llm.operators import Stage
+from pdmodel.resolve import ResolvedScenario
+from pdmodel.spec import SourceKind
+from pdmodel.timeline.clock import run_clock
+from pdmodel.timeline.exchanges import Exchanges, Slot, add_up, merged
+from pdmodel.timeline.layers import Pass, StageTimes, embedding_slots, layer_slots, logits_slots
+from pdmodel.timeline.phases import DecodeLane, Lane, Phase, PhaseKind, Timeline
+from pdmodel.workload.request import Request
+
+#: Outside every layer (embedding, logits), and before every chunk (the arrival of a request).
+NO_LAYER, NO_CHUNK = -1, -1
+
+
+@dataclass(frozen=True, slots=True)
+class PassSlots:
+    """One pass: what comes before the layers, each kind of layer, the kind of each layer, and what comes after."""
+
+    before: tuple[Slot, ...]
+    by_kind: dict[bool, tuple[Slot, ...]]
+    kinds: tuple[bool, ...]
+    after: tuple[Slot, ...]
+
+    def in_order(self) -> Iterator[tuple[int, Slot]]:
+        """(layer, slot) of the whole pass."""
+        for slot in self.before:
+            yield NO_LAYER, slot
+        for layer, kind in enumerate(self.kinds):
+            for slot in self.by_kind[kind]:
+                yield layer, slot
+        for slot in self.after:
+            yield NO_LAYER, slot
+
+
+def timeline(resolved: ResolvedScenario) -> Timeline:
+    """The critical timeline of a scenario.
+
+    Each prefill instance is a lane: its requests in order of arrival, each chunk by chunk and layer by layer, compute
+    and exchanges alternating. The decode instance is one step that repeats: its demand is the mean over the step, with
+    the peak beside it. The clock runs all lanes together, without KV.
+
+    Raises
+    ------
+    InputError, CoverageError: whatever no formula covers.
+
+    """
+    lanes, used = [], []
+    for instance, (name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
+        exchanges = Exchanges(resolved.prefill_box, placement, resolved.ports, resolved.spec.prefill.all_reduce.value)
+        requests = resolved.requests_of(instance)
+        phases = tuple(phase for request in requests for phase in _request_phases(resolved, request, exchanges))
+        if phases:
+            exchanges.assumed.update(dict.fromkeys(_assumed_compute(resolved.prefill_box.profile.name, phases)))
+            lanes.append(Lane(name, phases, placement.parallelism.ranks))
+            used.append(exchanges)
+    used.append(Exchanges(resolved.decode_box, resolved.decode, resolved.ports, resolved.spec.decode.all_reduce.value))
+    decode = decode_lane(resolved, used[-1])
+    assumed = {note: None for exchanges in used for note in exchanges.assumed}
+    if resolved.fabric is None:
+        assumed["the fabric between the nodes is non-blocking (no fabric_gbit_per_s given)"] = None
+    return Timeline(
+        ports=resolved.ports,
+        lanes=tuple(lanes),
+        decode_lanes=(decode,),
+        clock=run_clock(resolved.ports, lanes, (decode,)),
+        warnings=tuple(dict.fromkeys(text for exchanges in used for text in exchanges.warnings)),
+        assumed=tuple(assumed),
+        hazards=tuple(dict.fromkeys(text for exchanges in used for text in exchanges.hazards)),
+    )
+
+
+def decode_lane(resolved: ResolvedScenario, exchanges: Exchanges) -> DecodeLane:
+    """One decode step for all running requests, as mean and peak demand per port.
+
+    Mean: bytes of the step over its duration. Peak: the greatest b/tau of its exchanges.
+    """
+    spec, placement = resolved.spec.decode, resolved.decode
+    shape = Pass(
+        resolved.arch, resolved.spec.kv_dtype, spec.max_running_requests, exchanges, ep_exchange=spec.ep_exchange
+    )
+    cost = decode_step(
+        resolved.arch,
+        resolved.decode_box.profile,
+        spec.max_running_requests,
+        spec.context_tokens,
+        tp_size=placement.parallelism.tp_size,
+        ep_size=placement.parallelism.ep_size,
+        kv_dtype=resolved.spec.kv_dtype,
+    )
+    slots = [slot for _, slot in _pass_slots(shape, cost, frozenset()).in_order()]
+    step_s = sum(slot.duration_s for slot in slots)
+    wire, links = add_up([(slot.wire_bytes, slot.input_links) for slot in slots])
+    peak: dict[str, float] = {}
+    for slot in slots:
+        for port, size in slot.wire_bytes.items():
+            peak[port] = max(peak.get(port, 0.0), size / slot.duration_s)
+    return DecodeLane(
+        name=resolved.decode_lane_name,
+        step_s=step_s,
+        mean_bytes_per_s={port: size / step_s for port, size in wire.items()},
+        peak_bytes_per_s=peak,
+        input_links=links,
+        gpus=placement.parallelism.ranks,
+    )
+
+
+def _request_phases(resolved: ResolvedScenario, request: Request, exchanges: Exchanges) -> Iterator[Phase]:
+    chunks = request.chunks(resolved.spec.prefill.chunk_tokens)
+    if request.cached_tokens and request.arrival_s > 0:
+        # Loads start when the request has arrived, not when the phase before it ends: a phase of no length in between.
+        yield Phase(
+            id=f"{request.name}/arrival",
+            kind=PhaseKind.COMPUTE,
+            duration_s=0.0,
+            operation="arrival",
+            request=request.name,
+            chunk=NO_CHUNK,
+            not_before_s=request.arrival_s,
+            source=SourceKind.MEASURED,
+        )
+    for number, (new_tokens, past_tokens) in enumerate(chunks):
+        shape, cost = _prefill_cost(resolved, exchanges, new_tokens, past_tokens, last_chunk=number == len(chunks) - 1)
+        slots = _pass_slots(shape, cost, _cuts(resolved, gated=number == 0 and request.cached_tokens > 0))
+        yield from _phases(slots, request, number)
+
+
+def _phases(slots: PassSlots, request: Request, chunk: int) -> Iterator[Phase]:
+    for layer, slot in slots.in_order():
+        place = f"{request.name}/c{chunk}/" if layer == NO_LAYER else f"{request.name}/c{chunk}/l{layer}/"
+        yield Phase(
+            id=place + slot.operation,
+            kind=slot.kind,
+            duration_s=slot.duration_s,
+            wire_bytes=slot.wire_bytes,
+            input_links=slot.input_links,
+            operation=slot.operation,
+            request=request.name,
+            chunk=chunk,
+            layer=layer,
+            not_before_s=request.arrival_s,
+            source=slot.source,
+        )
+
+
+def _cuts(resolved: ResolvedScenario, *, gated: bool) -> frozenset[str]:
+    """Operations before which compute is cut, because KV is released there or a load is waited for."""
+    cuts = set()
+    if gated or resolved.release_after is ReleaseAfter.KV_WRITE:
+        cuts.add(Stage.ATTENTION.value)
+    if resolved.release_after is ReleaseAfter.ATTENTION:
+        cuts.add(Stage.O_PROJ.value)
+    return frozenset(cuts)
+
+
+def _prefill_cost(
+    resolved: ResolvedScenario, exchanges: Exchanges, new_tokens: int, past_tokens: int, *, last_chunk: bool
+) -> tuple[Pass, PassCost]:
+    part, placement = resolved.spec.prefill, exchanges.placement
+    shape = Pass(
+        resolved.arch,
+        resolved.spec.kv_dtype,
+        new_tokens,
+        exchanges,
+        ep_exchange=part.ep_exchange,
+        cp_exchange=part.cp_exchange,
+    )
+    cost = prefill_pass(
+        resolved.arch,
+        resolved.prefill_box.profile,
+        new_tokens,
+        past_tokens,
+        tp_size=placement.parallelism.tp_size,
+        cp_size=placement.parallelism.cp_size,
+        ep_size=placement.parallelism.ep_size,
+        kv_dtype=resolved.spec.kv_dtype,
+        cp_layout=part.cp_split,
+        last_chunk=last_chunk,
+    )
+    return shape, cost
+
+
+def _pass_slots(shape: Pass, cost: PassCost, cuts: frozenset[str]) -> PassSlots:
+    kinds = {layer.moe: layer for layer in cost.layers}
+    return PassSlots(
+        before=merged(embedding_slots(shape, _ends(cost.embedding, cost.launch_s)), cuts),
+        by_kind={moe: merged(layer_slots(shape, _stage_times(layer), moe=moe), cuts) for moe, layer in kinds.items()},
+        kinds=tuple(layer.moe for layer in cost.layers),
+        after=tuple(logits_slots(_ends(cost.logits))) if cost.logits else (),
+    )
+
+
+def _stage_times(layer: LayerCost) -> StageTimes:
+    """Time of each stage; what the CPU does not hide of a layer is spent before its first stage."""
+    first = layer.stages[0].stage
+    return {
+        cost.stage: Estimate(cost.time_s + (layer.launch_s if cost.stage is first else 0.0), cost.source)
+        for cost in layer.stages
+    }
+
+
+def _ends(cost: StageCost, launch_s: float = 0.0) -> StageTimes:
+    return {cost.stage: Estimate(cost.time_s + launch_s, cost.source)}
+
+
+def _assumed_compute(box: str, phases: Sequence[Phase]) -> list[str]:
+    """Which compute rests on assumed constants, and how much of the lane's compute that is."""
+    compute = [phase for phase in phases if phase.kind is PhaseKind.COMPUTE]
+    assumed = [phase for phase in compute if phase.source is SourceKind.ASSUMED]
+    total_s, part_s = (sum(phase.duration_s for phase in group) for group in (compute, assumed))
+    if not part_s:
+        return []
+    operations = sorted({operation for phase in assumed for operation in phase.operation.split("+")})
+    return [f"compute constants of {box} for {', '.join(operations)} ({part_s / total_s:.0%} of the prefill's compute)"]

@@ -111,7 +111,15 @@ def _input_errors(
 ) -> list[InputError]:
     # An unknown key says more than the "field required" that it usually causes.
     problems = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
-    return [_input_error(spec, problem, raw, file) for problem in problems]
+    # A list with a wrong item is also called too short, as pydantic leaves that item out.
+    inside = [problem["loc"] for problem in problems]
+    told = [
+        problem
+        for problem in problems
+        if problem["type"] != "too_short"
+        or not any(len(loc) > len(problem["loc"]) and loc[: len(problem["loc"])] == problem["loc"] for loc in inside)
+    ]
+    return [_input_error(spec, problem, raw, file) for problem in told]
 
 
 def _input_error(spec: type[BaseModel], problem: ErrorDetails, raw: Mapping[str, Any], file: str | None) -> InputError:

@@ -282,9 +282,10 @@ def sources(system: str, version: str, profile: str) -> dict[str, dict[str, str]
         note = "no table of this GPU: shares of the peaks and overheads of the RTX PRO 6000, the nearest one measured"
         kernels |= {"kind": "assumed", "note": note}
     elementwise = {
-        "kind": "assumed",
+        "kind": "assumed" if kernels["kind"] == "assumed" else "derived",
         "ref": "aiconfigurator 0.12.0, NVIDIA, Apache-2.0: operators without a table",
-        "note": "3 us and 80 % of the bandwidth per kernel; a convention there, no measurement",
+        "note": "3 us and 80 % of the data sheet's bandwidth per kernel, a convention there; memory-bound products "
+        "and decode attention reach 59-91 % in the same source's tables",
     }
     found = {"kernels": kernels, "elementwise": elementwise}
     if system in HOPPER:

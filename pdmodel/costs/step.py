@@ -59,8 +59,9 @@ class StageCost:
 
     @property
     def source(self) -> SourceKind:
-        """The weakest source of its operations."""
-        return weakest(*(timed.estimate.source for timed in self.operations))
+        """The weakest source among the operations that make up at least 5 % of the stage's time."""
+        least = 0.05 * self.time_s
+        return weakest(*(timed.estimate.source for timed in self.operations if timed.estimate.value >= least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,10 @@ class PassCost:
 
     @property
     def source(self) -> SourceKind:
-        """The weakest source of all its operations."""
-        stages = [stage for layer, _ in self._kinds() for stage in layer.stages]
-        return weakest(self.embedding.source, *(stage.source for stage in stages))
+        """The weakest source among the stages that make up at least 5 % of the pass."""
+        least = 0.05 * self.time_s
+        stages = [(stage, count * stage.time_s) for layer, count in self._kinds() for stage in layer.stages]
+        return weakest(*(stage.source for stage, time_s in stages if time_s >= least))
 
     def _kinds(self) -> list[tuple[LayerCost, int]]:
         """Each kind of layer once, and how many there are of it."""

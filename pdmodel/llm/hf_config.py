@@ -8,7 +8,7 @@ from typing import Any
 
 from pdmodel.errors import CoverageError
 from pdmodel.llm.architecture import Architecture, AttentionKind, MlaSpec, MoeSpec
-from pdmodel.llm.hf_families import Family
+from pdmodel.llm.hf_families import UNKNOWN_FAMILY, Family
 from pdmodel.llm.hf_fields import ConfigSection, text_section
 from pdmodel.llm.hf_quantization import weight_dtypes
 from pdmodel.llm.hf_unsupported import family_of, refuse_unsupported
@@ -42,7 +42,7 @@ def architecture_from_config(raw: Mapping[str, Any], *, name: str, file: str = "
     """The architecture in a config that is already parsed; errors as in `read_hf_config`."""
     section = text_section(raw, file)
     refuse_unsupported(section)
-    family = family_of(section) or Family()
+    family = family_of(section) or UNKNOWN_FAMILY
     layers = section.integer(*_LAYERS)
     hidden = section.integer("hidden_size")
     heads = section.integer("num_attention_heads")
@@ -177,7 +177,7 @@ def _moe_layers(section: ConfigSection, layers: int) -> frozenset[int]:
         if len(frequency) != layers:
             raise section.error("moe_layer_freq", f"found {len(frequency)} entries", expected=f"{layers}, one a layer")
         return frozenset(index for index, flag in enumerate(frequency) if flag)
-    if section.get("n_routed_experts") is not None:
+    if section.present("n_routed_experts", "first_k_dense_replace"):
         first = section.integer("first_k_dense_replace", minimum=0)
         step = section.optional_integer("moe_layer_freq", minimum=1) or 1
         return frozenset(layer for layer in range(first, layers) if layer % step == 0)

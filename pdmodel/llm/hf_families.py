@@ -30,6 +30,9 @@ class Family:
     experts_in_intermediate_size: bool = False
 
 
+UNKNOWN_FAMILY = Family(kv_heads_required=True)
+"""For a ``model_type`` that is not listed: nothing that caches follow from is taken from a default."""
+
 _QWEN2 = Family(qkv_bias=True, opt_in_window=True, kv_heads_required=True)
 _QWEN3 = Family(qk_norm=True, opt_in_window=True, kv_heads_required=True)
 _MIXTRAL = Family(kv_heads_required=True, experts_in_intermediate_size=True)
@@ -55,6 +58,9 @@ FAMILIES: dict[str, Family] = {
     "glm4": Family(kv_heads_required=True, head_dim=128),
     "glm": Family(kv_heads_required=True, head_dim=128),
     "minimax_m2": Family(kv_heads_required=True, experts_in_intermediate_size=True, qk_norm=True),
+    "bailing_moe": Family(),
+    "bailing_moe_v2": Family(),
+    "ernie4_5": Family(kv_heads_required=True),
     "dots1": Family(qk_norm=True),
     "phi3": Family(),
     "phimoe": Family(kv_heads_required=True, experts_in_intermediate_size=True),
@@ -64,6 +70,7 @@ FAMILIES: dict[str, Family] = {
     "olmo": Family(),
     "olmo2": Family(qk_norm=True),
     "olmoe": Family(qk_norm=True, experts_in_intermediate_size=True),
+    "internlm": Family(),
     "internlm2": Family(),
     "internlm3": Family(kv_heads_required=True),
     "baichuan": Family(),

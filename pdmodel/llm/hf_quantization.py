@@ -75,7 +75,9 @@ def _format(section: ConfigSection, key: str, raw: Mapping[str, Any]) -> tuple[W
     bits = raw.get("bits", raw.get("w_bit"))
     if method in ("fp8", "fbgemm_fp8"):
         return _fp8(section, key, raw.get("weight_block_size"))
-    if method in ("awq", "gptq") and bits in (4, 8):
+    if method == "bitsandbytes":
+        bits = 4 if raw.get("load_in_4bit") or raw.get("_load_in_4bit") else 8
+    if method in ("awq", "gptq", "auto-round", "bitsandbytes") and bits in (4, 8):
         return (WeightDtype.INT4 if bits == 4 else WeightDtype.INT8), None
     if method == "mxfp4":
         return WeightDtype.MXFP4, None
@@ -93,7 +95,7 @@ def _format(section: ConfigSection, key: str, raw: Mapping[str, Any]) -> tuple[W
         f"found {method!r}: this quantisation is not supported",
         file=section.file,
         path=f"{section.path(key)}.quant_method",
-        expected="one of fp8, awq, gptq, mxfp4, modelopt, compressed-tensors",
+        expected="one of fp8, awq, gptq, auto-round, bitsandbytes, mxfp4, modelopt, compressed-tensors",
     )
 
 
@@ -116,8 +118,8 @@ def _compressed_tensors(
     groups = raw.get("config_groups")
     weights = [group.get("weights") for group in groups.values()] if isinstance(groups, dict) else []
     path = f"{section.path(key)}.config_groups"
-    if len(weights) != 1 or not isinstance(weights[0], dict):
-        raise CoverageError(f"found {len(weights)} groups", file=section.file, path=path, expected="one group")
+    if not weights or not isinstance(weights[0], dict) or any(other != weights[0] for other in weights):
+        raise CoverageError("found groups that differ", file=section.file, path=path, expected="one format of weights")
     bits, kind = weights[0].get("num_bits"), weights[0].get("type")
     if (bits, kind) == (8, "float"):
         return _fp8(section, key, weights[0].get("block_structure"))
@@ -134,7 +136,8 @@ def _exceptions(raw: Mapping[str, Any]) -> tuple[str, ...]:
     named: list[str] = []
     for key in _NOT_CONVERTED:
         found = raw.get(key)
-        named.extend(item for item in found if isinstance(item, str)) if isinstance(found, list) else None
+        if isinstance(found, list):
+            named += [item.replace("language_model.", "") for item in found if isinstance(item, str)]
     return tuple(named)
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from pdmodel.errors import CoverageError
-from pdmodel.llm.hf_families import FAMILIES, REFUSED_FAMILIES, Family
+from pdmodel.llm.hf_families import FAMILIES, REFUSED_FAMILIES, UNKNOWN_FAMILY, Family
 from pdmodel.llm.hf_fields import ConfigSection
 
 # Field -> what it says about the cache; refused when its value is neither null, false, 0 nor empty.
@@ -175,7 +175,7 @@ def _refuse_mixed_layers(section: ConfigSection) -> None:
 
 def _refuse_window(section: ConfigSection) -> None:
     """Refuse a window that some layer applies; accept one that is switched off or never shorter than the context."""
-    family = family_of(section) or Family()
+    family = family_of(section) or UNKNOWN_FAMILY
     window = section.values.get("sliding_window")
     if "sliding_window" not in section.values and "layer_types" not in section.values:
         window = family.silent_window

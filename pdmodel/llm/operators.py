@@ -167,6 +167,8 @@ def local_kv_heads(arch: Architecture, tp_size: int) -> int:
 def _check(arch: Architecture, tp_size: int, ep_size: int) -> None:
     if tp_size < 1 or arch.heads % tp_size:
         raise InputError(f"tp_size {tp_size} does not divide the {arch.heads} heads of {arch.name}")
+    if arch.mla is None and arch.kv_heads % tp_size and tp_size % arch.kv_heads:
+        raise InputError(f"tp_size {tp_size} neither divides nor is a multiple of the {arch.kv_heads} KV heads")
     if ep_size < 1 or (arch.moe is not None and arch.moe.experts % ep_size):
         experts = arch.moe.experts if arch.moe else 0
         raise InputError(f"ep_size {ep_size} does not divide the {experts} experts of {arch.name}")

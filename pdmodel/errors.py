@@ -74,10 +74,12 @@ class DeadlineError(PdmodelError):
 
 
 def nearest(word: str, legal: Iterable[str]) -> str | None:
-    """The legal word that looks most like ``word``, or None.
+    """The legal word that begins with ``word``, else the one that looks most like it, or None.
 
-    >>> nearest("tp_sise", ["tp_size", "cp_size"])
-    'tp_size'
+    >>> nearest("tp_sise", ["tp_size", "cp_size"]), nearest("qwen3-235b", ["qwen3-32b", "qwen3-235b-a22b"])
+    ('tp_size', 'qwen3-235b-a22b')
     """
-    found = difflib.get_close_matches(word, list(legal), n=1, cutoff=0.5)
+    known = list(legal)
+    begins = sorted((candidate for candidate in known if word and candidate.startswith(word)), key=len)
+    found = begins or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return found[0] if found else None

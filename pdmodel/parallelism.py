@@ -67,10 +67,11 @@ def place(
     """
     needed = parallelism.ranks * instances
     if needed > gpu_count:
+        degrees = f"tp_size x cp_size = {parallelism.ranks} ranks"
         raise InputError(
-            f"{instances} instance(s) of {parallelism.ranks} ranks need {needed} GPUs",
+            degrees if instances == 1 else f"{instances} instances of {degrees} need {needed} GPUs",
             path="tp_size" if instances == 1 else "instances",
-            expected=f"at most {gpu_count} ranks in this box",
+            expected=f"at most the {gpu_count} GPUs of the box",
         )
     if gpus is None:
         return tuple(

@@ -260,8 +260,10 @@ def _nics(given: Sequence[int] | None, box: Box, key: str) -> tuple[int, ...]:
 
 
 def _requests(spec: Scenario) -> tuple[Request, ...]:
-    found = []
+    found: list[Request] = []
     for k, part in enumerate(spec.requests):
+        if any(part.name == request.name for request in found):
+            raise InputError(f"a second request called {part.name!r}", path=f"{k}.name", expected="each name once")
         if part.instance >= spec.prefill.instances:
             raise InputError(
                 f"found instance {part.instance}",

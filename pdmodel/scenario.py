@@ -6,9 +6,17 @@ This is the file as written; `pdmodel.resolve` looks every name up and checks th
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
 
 from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.costs.moe import EpExchange
@@ -95,14 +103,14 @@ class RequestSpec(Spec):
     instance: NonNegativeInt = 0
     user_price_gpus: NonNegativeFloat | None = None
 
-    @model_validator(mode="after")
-    def _something_is_new(self) -> Self:
-        if self.cached_tokens >= self.input_tokens:
-            message = (
-                f"cached_tokens {self.cached_tokens} of input_tokens {self.input_tokens}: at least one must be new"
-            )
+    @field_validator("cached_tokens")
+    @classmethod
+    def _something_is_new(cls, cached: int, others: ValidationInfo) -> int:
+        prompt = others.data.get("input_tokens")
+        if prompt is not None and cached >= prompt:
+            message = f"at least one of the {prompt} input tokens must be new"
             raise ValueError(message)
-        return self
+        return cached
 
 
 class TransferSpec(Spec):
@@ -130,7 +138,10 @@ class PriceSpec(Spec):
 
 
 class SharingSpec(Spec):
-    """How unmanaged ports share: KV's weight against critical traffic, and interference below saturation."""
+    """How the ports share, where it was measured (else a band is replayed).
+
+    ``kv_weight``: KV's weight against critical traffic. ``interference``: speed lost per share of KV below saturation.
+    """
 
     kv_weight: PositiveFloat = 1.0
     interference: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -152,17 +163,7 @@ class Scenario(Spec):
     requests: Annotated[tuple[RequestSpec, ...], Field(min_length=1)]
     transfer: TransferSpec = TransferSpec()
     prices: PriceSpec = PriceSpec()
-    sharing: SharingSpec = SharingSpec()
+    sharing: SharingSpec | None = None
     guards_gb_per_s: dict[PortKind, NonNegativeFloat] = Field(default_factory=dict)
     kv_slack: NonNegativeFloat = 0.05
     first_token_by: FirstTokenBy = FirstTokenBy.PREFILL
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> Self:
-        seen: set[str] = set()
-        for request in self.requests:
-            if request.name in seen:
-                message = f"two requests are called {request.name!r}"
-                raise ValueError(message)
-            seen.add(request.name)
-        return self

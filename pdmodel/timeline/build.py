@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pdmodel.costs.estimate import Estimate
@@ -12,6 +12,7 @@ from pdmodel.llm.operators import Stage
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.clock import run_clock
+from pdmodel.timeline.evidence import ComputeEvidence
 from pdmodel.timeline.exchanges import Exchanges, Slot, add_up, merged
 from pdmodel.timeline.layers import Pass, StageTimes, embedding_slots, layer_slots, logits_slots
 from pdmodel.timeline.phases import DecodeLane, Lane, Phase, PhaseKind, Timeline
@@ -53,18 +54,21 @@ def timeline(resolved: ResolvedScenario) -> Timeline:
     InputError, CoverageError: whatever no formula covers.
 
     """
-    lanes, used = [], []
+    lanes, used, evidence = [], [], ComputeEvidence()
     for instance, (name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
         exchanges = Exchanges(resolved.prefill_box, placement, resolved.ports, resolved.spec.prefill.all_reduce.value)
-        requests = resolved.requests_of(instance)
-        phases = tuple(phase for request in requests for phase in _request_phases(resolved, request, exchanges))
+        phases = tuple(
+            phase
+            for request in resolved.requests_of(instance)
+            for phase in _request_phases(resolved, request, exchanges, evidence)
+        )
         if phases:
-            exchanges.assumed.update(dict.fromkeys(_assumed_compute(resolved.prefill_box.profile.name, phases)))
             lanes.append(Lane(name, phases, placement.parallelism.ranks))
             used.append(exchanges)
     used.append(Exchanges(resolved.decode_box, resolved.decode, resolved.ports, resolved.spec.decode.all_reduce.value))
     decode = decode_lane(resolved, used[-1])
-    assumed = {note: None for exchanges in used for note in exchanges.assumed}
+    assumed = dict.fromkeys(evidence.notes(resolved.prefill_box.profile.name))
+    assumed.update({note: None for exchanges in used for note in exchanges.assumed})
     if resolved.fabric is None:
         assumed["the fabric between the nodes is non-blocking (no fabric_gbit_per_s given)"] = None
     return Timeline(
@@ -113,7 +117,9 @@ def decode_lane(resolved: ResolvedScenario, exchanges: Exchanges) -> DecodeLane:
     )
 
 
-def _request_phases(resolved: ResolvedScenario, request: Request, exchanges: Exchanges) -> Iterator[Phase]:
+def _request_phases(
+    resolved: ResolvedScenario, request: Request, exchanges: Exchanges, evidence: ComputeEvidence
+) -> Iterator[Phase]:
     chunks = request.chunks(resolved.spec.prefill.chunk_tokens)
     if request.cached_tokens and request.arrival_s > 0:
         # Loads start when the request has arrived, not when the phase before it ends: a phase of no length in between.
@@ -129,6 +135,7 @@ def _request_phases(resolved: ResolvedScenario, request: Request, exchanges: Exc
         )
     for number, (new_tokens, past_tokens) in enumerate(chunks):
         shape, cost = _prefill_cost(resolved, exchanges, new_tokens, past_tokens, last_chunk=number == len(chunks) - 1)
+        evidence.add(cost)
         slots = _pass_slots(shape, cost, _cuts(resolved, gated=number == 0 and request.cached_tokens > 0))
         yield from _phases(slots, request, number)
 
@@ -209,14 +216,3 @@ def _stage_times(layer: LayerCost) -> StageTimes:
 
 def _ends(cost: StageCost, launch_s: float = 0.0) -> StageTimes:
     return {cost.stage: Estimate(cost.time_s + launch_s, cost.source)}
-
-
-def _assumed_compute(box: str, phases: Sequence[Phase]) -> list[str]:
-    """Which compute rests on assumed constants, and how much of the lane's compute that is."""
-    compute = [phase for phase in phases if phase.kind is PhaseKind.COMPUTE]
-    assumed = [phase for phase in compute if phase.source is SourceKind.ASSUMED]
-    total_s, part_s = (sum(phase.duration_s for phase in group) for group in (compute, assumed))
-    if not part_s:
-        return []
-    operations = sorted({operation for phase in assumed for operation in phase.operation.split("+")})
-    return [f"compute constants of {box} for {', '.join(operations)} ({part_s / total_s:.0%} of the prefill's compute)"]

@@ -38,12 +38,10 @@ def merged(slots: Iterable[Slot], cut_before: frozenset[str]) -> tuple[Slot, ...
         if last is None or not computes or slot.operation in cut_before:
             found.append(slot)
             continue
-        found[-1] = Slot(
-            f"{last.operation}+{slot.operation}",
-            PhaseKind.COMPUTE,
-            last.duration_s + slot.duration_s,
-            weakest(last.source, slot.source),
-        )
+        total = last.duration_s + slot.duration_s
+        # As everywhere: a part of less than 5 % does not decide how good a sum is.
+        sources = [part.source for part in (last, slot) if part.duration_s >= 0.05 * total]
+        found[-1] = Slot(f"{last.operation}+{slot.operation}", PhaseKind.COMPUTE, total, weakest(*sources))
     return tuple(found)
 
 

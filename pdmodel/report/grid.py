@@ -11,7 +11,7 @@ from pdmodel.report.document import Column, Document, Section, Table
 
 INDENT, GAP = "  ", "  "
 LEAST_PROSE, LEAST_NAME = 18, 8
-_PIECES = re.compile(r"[^\s/_,]*[/_,]?\s*")
+_PIECES = re.compile(r"[^/_,>+]+[/_,>+]*|[/_,>+]+")
 
 
 class Style(StrEnum):
@@ -125,20 +125,22 @@ def _row(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int],
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Break at blanks, and after ``/``, ``_`` and commas; inside a word only where it is longer than the width.
+    """Break at blanks; a word longer than the width after one of ``/ _ , > +``, and where that fails anywhere.
 
-    >>> _wrap("wait before all_reduce", 15), _wrap("abcdef", 4)
-    (['wait before', 'all_reduce'], ['abcd', 'ef'])
+    >>> _wrap("wait before all_reduce", 15), _wrap("P/gpu0/egress", 8), _wrap("abcdef", 4)
+    (['wait before', 'all_reduce'], ['P/gpu0/', 'egress'], ['abcd', 'ef'])
     """
     if len(text) <= width:
         return [text]
     found, line = [], ""
-    for piece in _PIECES.findall(text):
-        if line and len(line) + len(piece.rstrip()) > width:
-            found.append(line.rstrip())
-            line = ""
-        line += piece
-        while len(line.rstrip()) > width:
-            found.append(line[:width])
-            line = line[width:]
-    return [*found, line.rstrip()] if line.rstrip() else found
+    for word in text.split():
+        for k, piece in enumerate([word] if len(word) <= width else _PIECES.findall(word)):
+            joint = " " if k == 0 and line else ""
+            if line and len(line) + len(joint) + len(piece) > width:
+                found.append(line)
+                line, joint = "", ""
+            line += joint + piece
+            while len(line) > width:
+                found.append(line[:width])
+                line = line[width:]
+    return [*found, line] if line else found

@@ -278,7 +278,11 @@ def scenario_document(scenario: Scenario, file: str) -> Document:
     content = scenario.model_dump(mode="json")
     pairs = list(_flat(content))
     rows = [[key, NOTHING if value is None else str(value)] for key, value in pairs if key not in {"name", "purpose"}]
-    section = Section("Scenario", table=table(["key", "~value"], rows), note=f"From {file}; - is what the engine does.")
+    section = Section(
+        "Scenario",
+        table=table(["key", "~value"], rows),
+        note=f"From {file}. -: left to the engine, the profile or the default.",
+    )
     records = tuple(Record("scenario", {"key": key, "value": value}) for key, value in pairs)
     return Document(scenario.name, scenario.purpose, (section,), content, records)
 

@@ -100,7 +100,8 @@ def figure(plan: Plan) -> Figure:
     for row, ports in enumerate(groups):
         axes[row, 0].set_ylabel(f"{_port_label(ports)}\n[GB/s]", fontsize=9)
     kind = plan.verdict.kind.value.replace("_", " ")
-    drawn.suptitle(f"{plan.scenario}: {kind}. What the {plan.replay.policy} puts on the ports", fontsize=12)
+    rule = f" (= {plan.solver.rule})" if plan.solver.rule else ""
+    drawn.suptitle(f"{plan.scenario}: {kind}. Ports and transfers under the plan{rule}", fontsize=12)
     _draw_legend(drawn, plan)
     return drawn
 
@@ -206,7 +207,7 @@ def _draw_time_axis(axes: Axes, window: Window) -> None:
     axes.set_xlabel(f"time [{unit}]", fontsize=9)
 
 
-def _short(label: str, most: int = 34) -> str:
+def _short(label: str, most: int = 40) -> str:
     return label if len(label) <= most else label[: most // 2 - 1] + "…" + label[-most // 2 :]
 
 

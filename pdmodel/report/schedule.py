@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pdmodel.answer import Rule, ScheduleRow
 from pdmodel.report.document import Section, table
-from pdmodel.report.words import NOTHING, Unit, gb_per_s, group, merged_name, name_pattern, seconds, span, time_unit
-from pdmodel.units import format_bytes
+from pdmodel.report.words import (
+    NOTHING,
+    Unit,
+    gb_per_s,
+    group,
+    merged_name,
+    name_pattern,
+    number,
+    seconds,
+    span,
+    time_unit,
+)
+from pdmodel.units import GB, format_bytes
 
 if TYPE_CHECKING:
-    from pdmodel.answer import Plan, ScheduleRow
+    from pdmodel.answer import Plan
 
 
 def rates_section(plan: Plan) -> Section:
@@ -18,9 +31,12 @@ def rates_section(plan: Plan) -> Section:
     if not plan.schedule:
         return Section(title, text=("No rates to set: transfers run as they are released.",))
     kinds = {flow.name: flow.kind for flow in plan.flows}
-    alike = group(plan.schedule, lambda row: (kinds.get(row.flow, row.flow), during(row), row.rule))
-    rows = [_digest_row(rows, kinds.get(rows[0].flow, rows[0].flow)) for rows in alike]
-    head = ["during", "transfers", "rule", ">rate of each [GB/s]", ">time", ">bytes in all"]
+    parts = group(plan.schedule, lambda row: (kinds.get(row.flow, row.flow), during(row), row.rule))
+    # About the same rate by the same rule in several kinds of phase is one thing to set.
+    alike = group(parts, lambda rows: (kinds.get(rows[0].flow, rows[0].flow), rows[0].rule, _rates(rows, digits=2)))
+    alike.sort(key=lambda parts: (kinds.get(parts[0][0].flow, ""), list(Rule).index(parts[0][0].rule)))
+    rows = [_digest_row(parts, kinds.get(parts[0][0].flow, parts[0][0].flow)) for parts in alike]
+    head = ["transfers", "rule", ">GB/s each", ">time", ">in all", "~during"]
     holds_s = sum(row.hold_s * _layers(row) for row in _once_a_phase(plan.schedule))
     note = f"{len(plan.schedule)} rows in the schedule: --full-schedule."
     if holds_s > 0:
@@ -29,19 +45,31 @@ def rates_section(plan: Plan) -> Section:
 
 
 def schedule_section(plan: Plan) -> Section:
-    """Every row: run-length over equal layers, times within one phase."""
+    """Every row: run-length over equal layers, times within one phase; what is the same everywhere is said once."""
     unit = time_unit([row.duration_s for row in plan.schedule])
-    alike = group(plan.schedule, lambda row: (name_pattern(row.flow), name_pattern(row.route), *_row_cells(row, unit)))
+    places = {(row.lane, row.request) for row in plan.schedule}
+    one_route = len({(row.flow, row.route) for row in plan.schedule}) == len({row.flow for row in plan.schedule})
+    alike = group(
+        plan.schedule,
+        lambda row: (name_pattern(row.flow), name_pattern(row.route), _place(row), *_row_cells(row, unit)),
+    )
     rows = []
     for found in alike:
         where, rates = _row_cells(found[0], unit)
-        transfers = [merged_name([row.flow for row in found]), merged_name([row.route for row in found])]
-        rows.append([*where, *transfers, *rates])
-    head = ["lane, request", ">chunk", ">layers", "during", "transfer", "route", ">GB/s"]
+        place = [] if len(places) == 1 else [_place(found[0])]
+        route = [] if one_route else [merged_name([row.route for row in found])]
+        rows.append([*place, *where, merged_name([row.flow for row in found]), *route, *rates])
+    head = [] if len(places) == 1 else ["lane, request"]
+    head += [">chunk", ">layers", "during", "transfer"] + ([] if one_route else ["route"]) + [">GB/s"]
     head += [f">{name} [{unit.name}]" for name in ("offset", "for", "hold")] + ["rule"]
     note = "Offset, duration and hold are those of one phase, equal in all of these layers. Hold: a deliberate pause; "
-    note += "in a wait, the wait. Alike transfers share a line."
-    return Section("Schedule", table=table(head, rows), note=note)
+    note += "in a wait, the wait. Alike transfers share a line" + ("; routes are listed above." if one_route else ".")
+    text = (f"All rows: {_place(plan.schedule[0])}.",) if len(places) == 1 else ()
+    return Section("Schedule", text=text, table=table(head, rows), note=note)
+
+
+def _place(row: ScheduleRow) -> str:
+    return row.lane if row.request in {"", row.lane} else f"{row.lane}, {row.request}"
 
 
 def during(row: ScheduleRow) -> str:
@@ -54,7 +82,6 @@ def during(row: ScheduleRow) -> str:
 def _row_cells(row: ScheduleRow, unit: Unit) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Where the row applies, and what it says."""
     where = (
-        row.lane if row.request in {"", row.lane} else f"{row.lane} {row.request}",
         NOTHING if row.slot == "tail" else str(row.chunk),
         _layer_span(row),
         during(row),
@@ -73,19 +100,26 @@ def _layer_span(row: ScheduleRow) -> str:
     return span(row.first_layer, row.last_layer, lambda layer: str(int(layer)))
 
 
-def _digest_row(rows: list[ScheduleRow], kind: str) -> list[str]:
-    rates = [row.rate_bytes_per_s for row in rows]
+def _rates(rows: Sequence[ScheduleRow], digits: int = 3) -> str:
+    """The range of rates in GB/s."""
+    rates = [row.rate_bytes_per_s / GB for row in rows]
+    return span(min(rates), max(rates), lambda rate: number(float(f"{rate:.{digits}g}")))
+
+
+def _digest_row(parts: list[list[ScheduleRow]], kind: str) -> list[str]:
+    """One line for rows of one kind of transfer at one rate; ``parts`` are those of one kind of phase each."""
+    rows = [row for part in parts for row in part]
     time_s: dict[str, float] = {}
     for row in rows:
         time_s[row.flow] = time_s.get(row.flow, 0.0) + row.duration_s * _layers(row)
     size_bytes = sum(row.rate_bytes_per_s * row.duration_s * _layers(row) for row in rows)
     return [
-        during(rows[0]),
         f"{len(time_s)} x {kind}",
         rows[0].rule.value,
-        span(min(rates), max(rates), gb_per_s),
+        _rates(rows),
         seconds(max(time_s.values())),
         format_bytes(size_bytes),
+        ", ".join(during(part[0]) for part in parts),
     ]
 
 

@@ -181,3 +181,31 @@ def test_llm_show_counts_bytes(pdmodel: Program) -> None:
 def test_llm_show_leaves_out_layouts_that_do_not_apply(pdmodel: Program) -> None:
     content = json.loads(pdmodel("llm", "show", "qwen3-32b", "--format", "json").out)
     assert "fp8_ds_mla" not in {row["kv_dtype"] for row in content["kv_cache"]}
+
+
+# ---- scenario --------------------------------------------------------------------------------------------------------
+
+
+def test_scenario_list_has_purpose_and_expected_verdict(pdmodel: Program) -> None:
+    run = pdmodel("scenario", "list", "--format", "json")
+    rows = json.loads(run.out)["scenario"]
+    assert [row["name"] for row in rows] == names("scenarios")
+    assert all(row["purpose"] and row["expected_verdict"] for row in rows)
+    text = pdmodel("scenario", "list").out
+    assert all(row["name"] in text and row["expected_verdict"] in text for row in rows)
+
+
+@pytest.mark.parametrize("name", names("scenarios"))
+def test_a_scenario_shown_as_json_is_a_scenario_again(pdmodel: Program, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "again.json"
+    assert pdmodel("scenario", "show", name, "--output", str(path)).code == 0
+    assert pdmodel("scenario", "validate", str(path)).code == 0
+    assert pdmodel("scenario", "show", str(path), "--format", "json").out == path.read_text()
+
+
+def test_scenario_show_fills_defaults_in(pdmodel: Program) -> None:
+    name = names("scenarios")[0]
+    text = pdmodel("scenario", "show", name).out
+    assert "prefill.tp_size" in text
+    assert "kv_slack" in text
+    assert "first_token_by" in text

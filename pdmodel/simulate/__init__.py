@@ -19,6 +19,7 @@ from pdmodel.simulate.policies import (
     plan,
     policy_named,
 )
+from pdmodel.simulate.search import Band, BandPoint, CapSearch, band, best_cap
 
 __all__ = [
     "AFTER_PREFILL",
@@ -28,7 +29,10 @@ __all__ = [
     "SIMPLE",
     "STRICT",
     "UNMANAGED",
+    "Band",
+    "BandPoint",
     "Cap",
+    "CapSearch",
     "LaneOutcome",
     "PlanPolicy",
     "Policy",
@@ -36,6 +40,8 @@ __all__ = [
     "Reference",
     "Replay",
     "Segment",
+    "band",
+    "best_cap",
     "cap",
     "plan",
     "policy_named",

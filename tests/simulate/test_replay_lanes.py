@@ -1,0 +1,157 @@
+"""Several lanes, requests, arrivals and a decode lane at once: what holds for every policy."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.schedule import Piece, Schedule
+from pdmodel.hardware.ports import Port, PortKind, Route
+from pdmodel.simulate import SIMPLE, plan, simulate
+from pdmodel.timeline.clock import phase_times, run_clock
+from pdmodel.timeline.phases import DecodeLane, Lane, Phase, PhaseKind, Timeline
+from pdmodel.transfer.flows import Flow, FlowKind
+from pdmodel.workload.prices import Prices
+
+PORTS = tuple(Port(name, PortKind.ABSTRACT, 10.0, guard) for name, guard in (("e", 0.5), ("f", 0.0), ("g", 1.0)))
+NAMES = [port.name for port in PORTS]
+
+
+@st.composite
+def lanes_of(draw, name):
+    phases = []
+    for request in range(draw(st.integers(1, 2))):
+        arrival = draw(st.sampled_from([0.0, 0.0, 1.3, 6.0]))
+        for step in range(draw(st.integers(1, 3))):
+            duration = draw(st.sampled_from([0.0, 0.3, 1.0]))
+            used = draw(st.sets(st.sampled_from(NAMES))) if duration else set()
+            sizes = {port: duration * draw(st.sampled_from([3.0, 8.0, 9.0])) for port in sorted(used)}
+            kind = PhaseKind.COLLECTIVE if sizes else PhaseKind.COMPUTE
+            phases.append(
+                Phase(f"{request}/{step}", kind, duration, sizes, request=f"{name}{request}", not_before_s=arrival)
+            )
+    return Lane(name, tuple(phases))
+
+
+@st.composite
+def flows_of(draw, lane):
+    found = []
+    spans: dict[str, list[int]] = {}
+    for i, phase in enumerate(lane.phases):
+        spans.setdefault(phase.request, []).append(i)
+    for k in range(draw(st.integers(1, 3))):
+        request = draw(st.sampled_from(sorted(spans)))
+        first, last = spans[request][0], spans[request][-1]
+        links = draw(st.sampled_from([(), ("nic0",), ("nic0", "nic1")]))
+        device = draw(st.sampled_from(["", "h2d"]))
+        count = draw(st.integers(1, 2))
+        routes = []
+        for way in range(count):
+            used = sorted(draw(st.sets(st.sampled_from(NAMES), min_size=1)))
+            ports = {port: draw(st.sampled_from([1.0, 2.0, 0.05])) for port in used}
+            routes.append(Route(f"{k}/{way}", ports, dict.fromkeys(used, links) if links else {}, device, bool(device)))
+        split = draw(st.sampled_from([(1.0,)] if count == 1 else [(0.5, 0.5), (1.0, 0.0), (0.25, 0.75)]))
+        size = st.sampled_from([0.5, 4.0, 11.0])
+        if draw(st.booleans()):
+            steps = sorted(draw(st.sets(st.integers(first, last + 1), min_size=1)))
+            release = tuple((step, draw(size)) for step in steps)
+            due = ((last + 1, sum(part for _, part in release)),)
+            kind = FlowKind.SEND
+        else:
+            steps = sorted(draw(st.sets(st.integers(first, last), min_size=1)))
+            due = tuple((step, draw(size)) for step in steps)
+            release = ((first, sum(part for _, part in due)),)
+            kind = FlowKind.LOAD
+        source = draw(st.sampled_from(["gpu0", "gpu1"]))
+        found.append(Flow(f"{lane.name}{k}", kind, request, lane.name, source, "D", tuple(routes), release, due, split))
+    return found
+
+
+@st.composite
+def records(draw):
+    lanes = tuple(draw(lanes_of(name)) for name in "ab"[: draw(st.integers(1, 2))])
+    flows = tuple(flow for lane in lanes for flow in draw(flows_of(lane)))
+    decode = tuple([DecodeLane("d", 0.01, {"g": 4.0}, {"g": 9.0})] * draw(st.integers(0, 1)))
+    timeline = Timeline(PORTS, lanes, decode, run_clock(PORTS, lanes, decode))
+    requests = {phase.request for lane in lanes for phase in lane.phases}
+    prices = Prices({lane.name: 2.0 for lane in lanes}, dict.fromkeys(requests, 0.5), {one.name: 1.0 for one in decode})
+    return AllocationData.build(timeline, flows, prices)
+
+
+def some_schedule(data: AllocationData, rates: list[float]) -> Schedule:
+    """A schedule that nobody optimised: one rate for all flows of a lane, in every slot of it, for half a second."""
+    pieces = []
+    for k, lane in enumerate(data.lanes):
+        mine = np.where(data.flow_lane[data.route_flow] == k, rates[k], 0.0)
+        pieces += [Piece(k, slot, 0.1, 0.5, mine) for slot in range(2 * len(lane.phases) + 1)]
+    zero = tuple(np.zeros(len(lane.phases)) for lane in data.lanes)
+    return Schedule(tuple(pieces), zero, zero)
+
+
+@settings(max_examples=100)
+@given(records(), st.sampled_from(range(len(SIMPLE) + 1)), st.sampled_from([0.5, 1.0]), st.sampled_from([0.0, 0.1]))
+def test_bytes_add_up_order_is_kept_and_ports_hold(data, choice, kv_weight, kappa) -> None:
+    policy = SIMPLE[choice] if choice < len(SIMPLE) else plan(some_schedule(data, [0.7, 4.0]))
+    replay = simulate(data, policy, kv_weight=kv_weight, interference=kappa, record=True)
+    moved, crossed = np.zeros(len(data.flows)), np.zeros(len(PORTS))
+    for segment in replay.segments:
+        length = segment.end_s - segment.start_s
+        moved += segment.flow_rate * length
+        crossed += segment.kv * length
+        assert np.all(segment.critical + segment.kv <= data.capacity * (1 + 1e-9))
+    assert moved == pytest.approx(data.volume_bytes, rel=1e-8)
+    assert crossed == pytest.approx(replay.kv_bytes, rel=1e-8)
+    for k, (lane, outcome) in enumerate(zip(data.lanes, replay.lanes, strict=True)):
+        earliest = np.array([phase.not_before_s for phase in lane.phases])
+        assert np.all(outcome.start_s >= earliest - 1e-9)
+        assert np.all(outcome.start_s[1:] >= outcome.end_s[:-1] - 1e-9)
+        took = outcome.end_s - outcome.start_s
+        assert took == pytest.approx(data.duration_s[k] + outcome.loss_s + outcome.hold_s, abs=1e-9)
+    check_gates(data, replay)
+
+
+def check_gates(data: AllocationData, replay) -> None:
+    """No phase starts before its loads are there, none of a flow's bytes leave before they exist."""
+    for f, flow in enumerate(data.flows):
+        lane = replay.lanes[int(data.flow_lane[f])]
+        count = len(lane.end_s)
+        first = min(i for i, p in enumerate(data.lanes[int(data.flow_lane[f])].phases) if p.request == flow.request)
+        arrival = data.lanes[int(data.flow_lane[f])].phases[first].not_before_s
+
+        def moved_by(time: float, f: int = f) -> float:
+            return sum(
+                s.flow_rate[f] * max(min(s.end_s, time) - s.start_s, 0.0) for s in replay.segments if s.start_s < time
+            )
+
+        tolerance = 1e-6 * flow.volume_bytes
+        for k in range(count + 1):
+            before = max(float(lane.end_s[k - 1]) if k else 0.0, arrival)
+            released = sum(size for step, size in flow.release if step < k)
+            if k:
+                assert moved_by(min(before, float(lane.end_s[k - 1]))) <= released + tolerance
+            if flow.kind is FlowKind.LOAD and k < count:
+                assert moved_by(float(lane.start_s[k])) >= sum(s for step, s in flow.due if step <= k) - tolerance
+
+
+@given(records())
+def test_without_kv_the_replay_is_the_clock(data) -> None:
+    replay = simulate(data, "no_kv")
+    assert replay.cost == pytest.approx(0.0, abs=1e-9)
+    for k, (lane, outcome) in enumerate(zip(data.lanes, replay.lanes, strict=True)):
+        start, end, _ = phase_times(data.clock, k, [phase.not_before_s for phase in lane.phases])
+        assert outcome.start_s == pytest.approx(start, abs=1e-9)
+        assert outcome.end_s == pytest.approx(end, abs=1e-9)
+
+
+@given(records())
+def test_delays_are_those_of_the_clocks(data) -> None:
+    # Summed delays agree with the difference of clocks, up to what such a difference is good for.
+    for policy in SIMPLE:
+        replay = simulate(data, policy)
+        for q, request in enumerate(data.requests):
+            earliest = [phase.not_before_s for phase in data.lanes[request.lane].phases]
+            due = phase_times(data.clock, request.lane, earliest)[1][request.last_phase]
+            ended = replay.lanes[request.lane].end_s[request.last_phase]
+            assert replay.user_delay_s[q] == pytest.approx(ended + replay.decode_stall_s[q] - due, abs=1e-9)
+            assert replay.ttft_s[q] >= replay.prefill_s[q] + replay.decode_stall_s[q] - 1e-9

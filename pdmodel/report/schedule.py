@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pdmodel.answer import Rule, ScheduleRow
@@ -14,15 +15,17 @@ from pdmodel.report.words import (
     group,
     merged_name,
     name_pattern,
-    number,
     seconds,
     span,
     time_unit,
 )
-from pdmodel.units import GB, format_bytes
+from pdmodel.units import format_bytes
 
 if TYPE_CHECKING:
     from pdmodel.answer import Plan
+
+SAME_RATE = 0.03
+"""Rates that differ by less are one rate to whoever sets it."""
 
 
 def rates_section(plan: Plan) -> Section:
@@ -31,11 +34,11 @@ def rates_section(plan: Plan) -> Section:
     if not plan.schedule:
         return Section(title, text=("No rates to set: transfers run as they are released.",))
     kinds = {flow.name: flow.kind for flow in plan.flows}
-    parts = group(plan.schedule, lambda row: (kinds.get(row.flow, row.flow), during(row), row.rule))
-    # About the same rate by the same rule in several kinds of phase is one thing to set.
-    alike = group(parts, lambda rows: (kinds.get(rows[0].flow, rows[0].flow), rows[0].rule, _rates(rows, digits=2)))
-    alike.sort(key=lambda parts: (kinds.get(parts[0][0].flow, ""), list(Rule).index(parts[0][0].rule)))
-    rows = [_digest_row(parts, kinds.get(parts[0][0].flow, parts[0][0].flow)) for parts in alike]
+    parts = group(plan.schedule, lambda row: (_kind([row], kinds), during(row), row.rule))
+    alike = [found for same in group(parts, lambda rows: (_kind(rows, kinds), rows[0].rule)) for found in _merged(same)]
+    alike.sort(key=lambda parts: (_kind(parts[0], kinds), list(Rule).index(parts[0][0].rule)))
+    count = Counter(_kind(found[0], kinds) for found in alike)
+    rows = [_digest_row(found, _kind(found[0], kinds), count) for found in alike]
     head = ["transfers", "rule", ">GB/s each", ">time", ">in all", "~during"]
     holds_s = sum(row.hold_s * _layers(row) for row in _once_a_phase(plan.schedule))
     note = f"{len(plan.schedule)} rows in the schedule: --full-schedule."
@@ -100,13 +103,31 @@ def _layer_span(row: ScheduleRow) -> str:
     return span(row.first_layer, row.last_layer, lambda layer: str(int(layer)))
 
 
-def _rates(rows: Sequence[ScheduleRow], digits: int = 3) -> str:
-    """The range of rates in GB/s."""
-    rates = [row.rate_bytes_per_s / GB for row in rows]
-    return span(min(rates), max(rates), lambda rate: number(float(f"{rate:.{digits}g}")))
+def _kind(rows: Sequence[ScheduleRow], kinds: Mapping[str, str]) -> str:
+    return kinds.get(rows[0].flow, rows[0].flow)
 
 
-def _digest_row(parts: list[list[ScheduleRow]], kind: str) -> list[str]:
+def _range(rows: Sequence[ScheduleRow]) -> tuple[float, float]:
+    """Lowest and highest rate [byte/s]."""
+    rates = [row.rate_bytes_per_s for row in rows]
+    return min(rates), max(rates)
+
+
+def _merged(parts: Sequence[list[ScheduleRow]]) -> list[list[list[ScheduleRow]]]:
+    """Kinds of phase with about the same rates together: they are one thing to set."""
+    found: list[list[list[ScheduleRow]]] = []
+    for part in parts:
+        for known in found:
+            pairs = zip(_range(known[0]), _range(part), strict=True)
+            if all(abs(a - b) <= SAME_RATE * max(a, b) for a, b in pairs):
+                known.append(part)
+                break
+        else:
+            found.append([part])
+    return found
+
+
+def _digest_row(parts: list[list[ScheduleRow]], kind: str, count: Mapping[str, int]) -> list[str]:
     """One line for rows of one kind of transfer at one rate; ``parts`` are those of one kind of phase each."""
     rows = [row for part in parts for row in part]
     time_s: dict[str, float] = {}
@@ -116,10 +137,10 @@ def _digest_row(parts: list[list[ScheduleRow]], kind: str) -> list[str]:
     return [
         f"{len(time_s)} x {kind}",
         rows[0].rule.value,
-        _rates(rows),
+        span(*_range(rows), gb_per_s),
         seconds(max(time_s.values())),
         format_bytes(size_bytes),
-        ", ".join(during(part[0]) for part in parts),
+        "throughout" if count[kind] == 1 else ", ".join(during(part[0]) for part in parts),
     ]
 
 

@@ -123,15 +123,18 @@ def closest_look(plan: Plan, recorded: Recorded, ports: Sequence[int]) -> Window
     Where a layer has few phases, more layers, so that several bursts are seen.
     """
     best, best_score = None, -1.0
-    overlap = np.minimum(recorded.critical[:, ports], recorded.kv[:, ports]).sum(axis=1)
+    meeting = _meeting(recorded, ports)
     for lane, outcome in enumerate(plan.replay.lanes):
         first = _layer_starts(plan, lane)
         count = max(2, -(-LEAST_PHASES * len(first) // len(plan.data.lanes[lane].phases)))
         if len(first) < 4 * count:
             continue
         edges = np.append(outcome.start_s[first], outcome.end_s[-1])
-        area = np.append(0.0, np.cumsum(binned(recorded.start_s, recorded.end_s, overlap, edges) * np.diff(edges)))
+        area = np.append(0.0, np.cumsum(binned(recorded.start_s, recorded.end_s, meeting, edges) * np.diff(edges)))
         scores = area[count:] - area[:-count]
+        # What is outside the layers (embedding, logits) is not what a closer look is for.
+        outside = np.append(0, np.cumsum([plan.data.lanes[lane].phases[i].layer < 0 for i in first]))
+        scores[outside[count:] > outside[:-count]] = -1.0
         # Among equals the middle one: the first and the last layers are special.
         ties = np.flatnonzero(scores >= scores.max() * (1 - 1e-6))
         k = int(ties[len(ties) // 2])
@@ -141,6 +144,14 @@ def closest_look(plan: Plan, recorded: Recorded, ports: Sequence[int]) -> Window
             best = Window(start, end, title, np.linspace(start, end, MOST_STEPS), "means over short bins")
             best_score = float(scores[k])
     return best
+
+
+def _meeting(recorded: Recorded, ports: Sequence[int]) -> FloatArray:
+    """How much critical traffic and KV meet in each segment: on one port; where they never do, at one time."""
+    critical, kv = recorded.critical[:, ports], recorded.kv[:, ports]
+    together: FloatArray = np.minimum(critical, kv).sum(axis=1)
+    at_once: FloatArray = np.minimum(critical.sum(axis=1), kv.sum(axis=1))
+    return together if together.any() else at_once
 
 
 def _layer_starts(plan: Plan, lane: int) -> list[int]:

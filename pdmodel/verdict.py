@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, Verdict, VerdictKind
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
@@ -28,7 +29,7 @@ class Shortfall:
 
 
 @dataclass(frozen=True, slots=True)
-class BandPoint:
+class Contest:
     """Costs [GPU·s] of `unmanaged` and of the plan at one point of (kv_weight, interference)."""
 
     kv_weight: float
@@ -86,7 +87,7 @@ def judge(
     shortfall: Shortfall | None,
     slack_s: float,
     bound: Bound,
-    band: Sequence[BandPoint],
+    band: Sequence[Contest],
     best_rule: str,
     best_rule_cost: float,
     plan_is: str,
@@ -104,7 +105,7 @@ def judge(
     gains = [(point.unmanaged - point.plan) / unit for point in band]
     low, high = min(gains), max(gains)
     costs = [point.unmanaged for point in band]
-    spread = f"unmanaged {min(costs):.3g} to {max(costs):.3g} GPU·s, plan {_at_one(band):.3g}"
+    spread = f"unmanaged {min(costs):.3g} to {max(costs):.3g} GPU·s, plan {_at_centre(band):.3g}"
     if high < WORTH:
         text = f"headroom: no schedule wins more than {max(high, 0):.2%} of this prefill over sending at will"
         if bound.loss_max_s is not None and bound.share_of_prefill is not None:
@@ -137,8 +138,10 @@ def no_kv_prefill_s(data: AllocationData) -> float:
     return max((float(duration.sum()) for duration in data.duration_s), default=0.0)
 
 
-def _at_one(band: Sequence[BandPoint]) -> float:
-    return next(point.plan for point in band if point.kv_weight == 1 and point.interference == 0)
+def _at_centre(band: Sequence[Contest]) -> float:
+    """The plan where arbitration is fair and interference nil, or at the one point that was measured."""
+    fair = (point.plan for point in band if point.kv_weight == 1 and point.interference == 0)
+    return next(fair, band[0].plan)
 
 
 def _infeasible_text(shortfall: Shortfall, slack_s: float) -> str:
@@ -153,14 +156,14 @@ def _infeasible_text(shortfall: Shortfall, slack_s: float) -> str:
 
 def _jobs(data: AllocationData) -> list[tuple[int, float, float, float]]:
     """(flow, release [s], due [s], bytes) on the clock without KV, first released matched with first due."""
-    starts = [_phase_starts(data, lane) for lane in range(len(data.lanes))]
+    bounds = clock_bounds(data)
     found = []
     for f, flow in enumerate(data.flows):
-        at = starts[int(data.flow_lane[f])]
-        release = [(float(at[k]), size) for k, size in sorted(flow.release)]
+        mine = bounds[int(data.flow_lane[f])]
+        release = [(step_time(data, flow, k, mine), size) for k, size in sorted(flow.release)]
         if flow.kind is FlowKind.LOAD:
             release = [(release[0][0], flow.volume_bytes)]
-        due = [(float(at[k]), size) for k, size in sorted(flow.due)]
+        due = [(step_time(data, flow, k, mine), size) for k, size in sorted(flow.due)]
         found += [(f, r, d, size) for r, d, size in _matched(release, due)]
     return found
 
@@ -179,20 +182,6 @@ def _matched(release: list[tuple[float, float]], due: list[tuple[float, float]])
             j += 1
             wanted = due[j][1] if j < len(due) else 0.0
     return found
-
-
-def _phase_starts(data: AllocationData, lane: int) -> FloatArray:
-    """Start of each phase on the clock without KV, then the end of the last, shape (n + 1,) [s]."""
-    phase = data.clock.phase[lane]
-    count = len(data.lanes[lane].phases)
-    starts = np.zeros(count + 1)
-    running = np.flatnonzero(phase >= 0)
-    if count == 0 or not running.size:
-        return starts
-    first = running[np.searchsorted(phase[running], np.arange(count))]
-    starts[:count] = data.clock.edges_s[first]
-    starts[count] = data.clock.edges_s[running[-1] + 1]
-    return starts
 
 
 def _least_crossings(data: AllocationData) -> FloatArray:

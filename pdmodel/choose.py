@@ -1,0 +1,224 @@
+"""Candidates (fast paths, programs, policies), each replayed; the least cost is the plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pdmodel.allocation.bound import LossBound, loss_bound
+from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.fast_paths import certified, lower_bound, single_port
+from pdmodel.allocation.solution import Solution, SolvePath
+from pdmodel.answer import SolverResult
+from pdmodel.simulate.engine import simulate
+from pdmodel.simulate.outcome import Replay
+from pdmodel.simulate.policies import (
+    AFTER_PREFILL,
+    BYTES_OVER_BANDWIDTH,
+    NO_KV,
+    RESIDUAL_EDF,
+    STRICT,
+    UNMANAGED,
+    PlanPolicy,
+    Policy,
+)
+from pdmodel.simulate.search import UNKNOWN, Band, band, best_cap
+from pdmodel.timeline.phases import FloatArray
+from pdmodel.verdict import WORTH, Contest, price_of_prefill, shares_port
+
+ON_TIME = 1e-9
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The plan (a schedule or a simple rule), its recorded replay, and everything it was held against."""
+
+    policy: Policy
+    replay: Replay
+    solver: SolverResult
+    shadow_price: FloatArray | None
+    loss: LossBound
+    lower_bound: float
+    policies: tuple[Replay, ...]
+    references: tuple[Replay, ...]
+    unmanaged: Band
+    band: tuple[Contest, ...]
+
+    @property
+    def best_rule(self) -> Replay:
+        """The cheapest policy that needs no plan, `unmanaged` aside."""
+        return min((r for r in self.policies if r.policy != UNMANAGED.name), key=lambda r: r.cost)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    path: SolvePath
+    solution: Solution | None = None
+
+
+def choose(
+    data: AllocationData,
+    measured: tuple[float, float] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Choice:
+    """The plan of a record.
+
+    Parameters
+    ----------
+    data: the record.
+    measured: (kv_weight, interference) of the ports, where they were measured; else a band is replayed.
+    progress: told what is being done, for long work.
+
+    Returns
+    -------
+    The candidate of least replayed cost at fair arbitration, or at what was measured.
+
+    """
+    started = time.perf_counter()
+    say = progress or (lambda _: None)
+    centre = measured or (1.0, 0.0)
+    points = UNKNOWN if measured is None else (measured,)
+    say("replaying simple rules")
+    unmanaged = band(data, UNMANAGED, points)
+    tried = _simple(data, unmanaged.at(*centre), centre)
+    floor = cost_floor(data)
+    found = _fast_path(data, tried, unmanaged, floor)
+    candidates: list[tuple[Policy, Replay]] = list(tried)
+    if found is None:
+        say("solving the program")
+        found, planned = _program(data, centre)
+        candidates += planned
+    elif found.solution is not None:
+        candidates.append(_planned(data, found.solution, centre))
+    policy, replay = _least(candidates)
+    say("replaying the band")
+    mine = unmanaged if policy is UNMANAGED else band(data, policy, points)
+    return Choice(
+        policy=policy,
+        replay=_replay(data, policy, centre, record=True),
+        solver=_solver_result(found, policy, replay, floor=floor, wall_s=time.perf_counter() - started),
+        shadow_price=found.solution.shadow_price if found.solution is not None else None,
+        loss=loss_bound(data),
+        lower_bound=floor,
+        policies=tuple(r for _, r in tried),
+        references=tuple(_replay(data, reference, centre) for reference in (NO_KV, BYTES_OVER_BANDWIDTH)),
+        unmanaged=unmanaged,
+        band=tuple(
+            Contest(u.kv_weight, u.interference, u.replay.cost, p.replay.cost)
+            for u, p in zip(unmanaged.points, mine.points, strict=True)
+        ),
+    )
+
+
+def cost_floor(data: AllocationData) -> float:
+    """A cost that no schedule undercuts [GPU·s].
+
+    On one lane with one request it is the certificate's lower bound; several lanes that meet nowhere with one request
+    each add up, each alone on the box and without a guard (dropping the others' traffic only helps). Else zero.
+    """
+    alone = [sum(request.lane == k for request in data.requests) == 1 for k in range(len(data.lanes))]
+    if not all(alone) or loss_bound(data).loss_max_s is None:
+        return 0.0
+    if len(data.lanes) == 1:
+        return lower_bound(data).cost
+    return sum(lower_bound(data.only_lane(k)).cost for k in range(len(data.lanes)))
+
+
+def _simple(data: AllocationData, unmanaged: Replay, centre: tuple[float, float]) -> list[tuple[Policy, Replay]]:
+    rules = (STRICT, RESIDUAL_EDF, AFTER_PREFILL)
+    tried: list[tuple[Policy, Replay]] = [(UNMANAGED, unmanaged)]
+    tried += [(rule, _replay(data, rule, centre)) for rule in rules]
+    cap = best_cap(data).policy
+    if cap is not None:
+        tried.append((cap, _replay(data, cap, centre)))
+    return tried
+
+
+def _fast_path(
+    data: AllocationData, tried: Sequence[tuple[Policy, Replay]], unmanaged: Band, floor: float
+) -> _Found | None:
+    """Whether something simpler than a program answers, and what."""
+    by_name = {replay.policy: replay for _, replay in tried}
+    edf = by_name[RESIDUAL_EDF.name]
+    if not shares_port(data):
+        late = edf.decode_stall_s.max(initial=0.0) + edf.load_stall_s.max(initial=0.0)
+        if late <= ON_TIME or _equal_prices(data):
+            return _Found(SolvePath.NO_SHARED_PORT)
+        return None
+    if unmanaged.unfavourable.replay.cost - floor < WORTH * price_of_prefill(data):
+        return _Found(SolvePath.BOUND)
+    if len(data.lanes) != 1 or len(data.requests) != 1:
+        return None
+    if any(certified(data, by_name[rule.name].cost, floor) for rule in (STRICT, RESIDUAL_EDF)):
+        return _Found(SolvePath.CERTIFIED)
+    closed = single_port(data)
+    return _Found(SolvePath.CLOSED_FORM, closed) if closed is not None else None
+
+
+def _equal_prices(data: AllocationData) -> bool:
+    prices = data.flow_price_per_s
+    return bool(np.ptp(prices) <= 1e-12 * prices.max(initial=0.0)) if len(prices) else True
+
+
+def _program(data: AllocationData, centre: tuple[float, float]) -> tuple[_Found, list[tuple[Policy, Replay]]]:
+    """Program E on one lane with one request, else the rounds of program R; every schedule replayed."""
+    if len(data.lanes) == 1 and len(data.requests) == 1:
+        from pdmodel.allocation.program_e import solve_elastic
+
+        solutions, path = [solve_elastic(data)], SolvePath.PROGRAM_E
+        replays = [_planned(data, solutions[0], centre)]
+    else:
+        from pdmodel.allocation.program_r import next_quantum, solve_residual
+
+        path = SolvePath.PROGRAM_R
+        solutions, replays, quantum = [], [], None
+        for _ in range(ROUNDS):
+            solutions.append(solve_residual(data, quantum))
+            replays.append(_planned(data, solutions[-1], centre))
+            following = next_quantum(data, solutions[-1])
+            if following is None or (quantum is not None and np.allclose(following, quantum)):
+                break
+            quantum = following
+    best = min(range(len(replays)), key=lambda k: replays[k][1].cost)
+    return _Found(path, solutions[best]), replays
+
+
+def _planned(data: AllocationData, solution: Solution, centre: tuple[float, float]) -> tuple[Policy, Replay]:
+    if solution.schedule is None:
+        message = "a program gave no schedule"
+        raise RuntimeError(message)
+    policy = PlanPolicy(solution.schedule)
+    return policy, _replay(data, policy, centre)
+
+
+def _least(candidates: Sequence[tuple[Policy, Replay]]) -> tuple[Policy, Replay]:
+    """The cheapest; of equally cheap ones the first, so that what needs no setting is preferred."""
+    least = min(replay.cost for _, replay in candidates)
+    tolerance = 1e-9 * abs(least) + 1e-15
+    return next((p, r) for p, r in candidates if r.cost <= least + tolerance)
+
+
+def _replay(data: AllocationData, policy: Policy, centre: tuple[float, float], *, record: bool = False) -> Replay:
+    kv_weight, interference = centre
+    return simulate(data, policy, kv_weight=kv_weight, interference=interference, record=record)
+
+
+def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: float, wall_s: float) -> SolverResult:
+    solution, rule = found.solution, "" if isinstance(policy, PlanPolicy) else policy.name
+    gap = max(0.0, replay.cost - floor) / replay.cost if replay.cost > 0 else 0.0
+    result = SolverResult(found.path.value, "optimal", replay.cost, gap, wall_s, rule=rule)
+    if solution is not None:
+        result = replace(
+            result,
+            status=solution.status.value,
+            objective=solution.objective,
+            gap=solution.gap,
+            variables=solution.variables,
+        )
+    if solution is not None and rule:
+        result = replace(result, path=f"policy:{rule}")
+    return result

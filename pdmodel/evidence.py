@@ -1,0 +1,235 @@
+"""The evidence of an answer: times, policies, ports and flows, what it assumes, where it is from."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pdmodel import __version__
+from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.residual import clock_bounds, step_time
+from pdmodel.answer import Bound, FlowResult, PolicyResult, PortResult, Times
+from pdmodel.choose import Choice
+from pdmodel.resolve import ResolvedScenario
+from pdmodel.simulate.outcome import Replay
+from pdmodel.simulate.search import Band
+from pdmodel.spec import SourceKind
+from pdmodel.timeline.phases import FloatArray, Timeline
+from pdmodel.transfer.flows import FlowKind
+from pdmodel.units import GB, MS, format_rate, format_seconds
+from pdmodel.verdict import no_kv_prefill_s
+
+
+def bound_of(data: AllocationData, choice: Choice) -> Bound:
+    """The bound in the words of the answer."""
+    loss, prefill = choice.loss, no_kv_prefill_s(data)
+    share = loss.loss_max_s / prefill if loss.loss_max_s is not None and prefill > 0 else None
+    if loss.loss_max_s is None or loss.loss_max_aligned_s is None or share is None:
+        text = "none: critical traffic of two lanes shares a port, so one nudge can make them collide again and again"
+    elif loss.kv_to_critical_ratio is None:
+        text = "KV costs the collectives nothing: no port carries both"
+    else:
+        text = (
+            f"KV costs a lane at most {format_seconds(loss.loss_max_s)} ({share:.1%} of its prefill), "
+            f"{format_seconds(loss.loss_max_aligned_s)} when all ranks' bursts coincide; "
+            f"KV is {loss.kv_to_critical_ratio:.3g} x the critical bytes on {loss.port}"
+        )
+    return Bound(loss.loss_max_s, loss.loss_max_aligned_s, share, loss.kv_to_critical_ratio, loss.port, text)
+
+
+def times_of(data: AllocationData, replay: Replay) -> Times:
+    """Times of the worst request."""
+    return Times(
+        prefill_s=_worst(replay.prefill_s),
+        prefill_no_kv_s=no_kv_prefill_s(data),
+        ttft_s=_worst(replay.ttft_s),
+        decode_stall_s=_worst(replay.decode_stall_s),
+        load_stall_s=_worst(replay.load_stall_s),
+        prefill_slowdown_s=_worst(replay.prefill_slowdown_s),
+    )
+
+
+def policies_of(choice: Choice) -> tuple[PolicyResult, ...]:
+    """Every policy that was tried, `unmanaged` with its band, and the plan."""
+    rows = [
+        policy_result(replay, choice.unmanaged if replay.policy == choice.unmanaged.policy else None)
+        for replay in choice.policies
+    ]
+    return (*rows, policy_result(choice.replay, name="plan"))
+
+
+def references_of(choice: Choice) -> tuple[PolicyResult, ...]:
+    """Figures to compare with; they never compete."""
+    return tuple(policy_result(replay) for replay in choice.references)
+
+
+def policy_result(replay: Replay, band: Band | None = None, name: str = "") -> PolicyResult:
+    """One row of the policies table."""
+    return PolicyResult(
+        name=name or replay.policy,
+        ttft_s=_worst(replay.ttft_s),
+        prefill_s=_worst(replay.prefill_s),
+        prefill_slowdown_s=_worst(replay.prefill_slowdown_s),
+        decode_stall_s=_worst(replay.decode_stall_s),
+        load_stall_s=_worst(replay.load_stall_s),
+        cost=replay.cost,
+        cost_low=band.favourable.replay.cost if band else None,
+        cost_high=band.unfavourable.replay.cost if band else None,
+        ttft_low_s=_worst(band.favourable.replay.ttft_s) if band else None,
+        ttft_high_s=_worst(band.unfavourable.replay.ttft_s) if band else None,
+        note="; ".join(replay.diagnostics),
+    )
+
+
+def ports_of(data: AllocationData, choice: Choice) -> tuple[PortResult, ...]:
+    """Every port under the plan."""
+    replay, price = choice.replay, choice.shadow_price
+    return tuple(
+        PortResult(
+            name=port.name,
+            kind=port.kind.value,
+            capacity_bytes_per_s=port.capacity_bytes_per_s,
+            capacity_source=port.source,
+            critical_bytes=float(replay.critical_bytes[e]),
+            kv_bytes=float(replay.kv_bytes[e]),
+            utilisation=float(replay.critical_bytes[e] + replay.kv_bytes[e])
+            / (port.capacity_bytes_per_s * replay.end_s if replay.end_s > 0 else np.inf),
+            shadow_price=None if price is None else float(price[e]) * GB,
+        )
+        for e, port in enumerate(data.ports)
+    )
+
+
+def flows_of(data: AllocationData, replay: Replay) -> tuple[FlowResult, ...]:
+    """Every flow under the plan: released on the replay's clock, due on the clock without KV."""
+    found, bounds = [], clock_bounds(data)
+    for f, flow in enumerate(data.flows):
+        lane = int(data.flow_lane[f])
+        first, last = min(k for k, _ in flow.release), max(k for k, _ in flow.due)
+        release = step_time(data, flow, first, (replay.lanes[lane].start_s, replay.lanes[lane].end_s))
+        due = step_time(data, flow, last, bounds[lane])
+        route = max(zip(flow.split, flow.routes, strict=True), key=lambda pair: pair[0])[1]
+        found.append(
+            FlowResult(
+                name=flow.name,
+                kind=flow.kind.value,
+                bytes=flow.volume_bytes,
+                release_s=float(release),
+                due_s=due,
+                finish_s=float(replay.flow_finish_s[f]),
+                route=route.name,
+            )
+        )
+    return tuple(found)
+
+
+def missed_deadlines(data: AllocationData, replay: Replay, slack_s: float) -> tuple[str, ...]:
+    """Requests whose last KV comes, or whose loads hold the prefill up, by more than the slack."""
+    late = []
+    for q, request in enumerate(data.requests):
+        for delay, what in (
+            (replay.user_delay_s[q], "KV is complete"),
+            (replay.load_stall_s[request.lane], "prefill waited for its prefix"),
+        ):
+            if delay > slack_s * (1 + 1e-9) + 1e-12:
+                text = f"{request.name}: {what} {format_seconds(float(delay))}"
+                text += " after the prefill without KV ends" if what.startswith("KV") else ""
+                late.append(f"{text} ({format_seconds(slack_s)} allowed)")
+    return tuple(late)
+
+
+def release_note(resolved: ResolvedScenario, data: AllocationData, choice: Choice) -> tuple[str, ...]:
+    """That KV is late only because of when the engine sends it, where that is so."""
+    stall = _worst(choice.replay.decode_stall_s)
+    if stall <= 0.1 * MS or not any(flow.kind is FlowKind.SEND for flow in data.flows):
+        return ()
+    after = resolved.release_after.value
+    if after not in {"chunk", "prefill"}:
+        return ()
+    return (
+        f"decode waits {format_seconds(stall)} for KV because {resolved.engine.name} sends after the {after}; "
+        "an engine that sends layer by layer would hide most of it",
+    )
+
+
+def assumed_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScenario, choice: Choice) -> tuple[str, ...]:
+    """The assumed inputs that matter: ports that carry both kinds or bind, collectives, prices, arbitration."""
+    replay = choice.replay
+    busy = (replay.kv_bytes > 0) & ((replay.critical_bytes > 0) | _binding(data, choice))
+    found: dict[str, list[str]] = {}
+    for e in np.flatnonzero(busy):
+        port = data.ports[e]
+        if port.source is SourceKind.ASSUMED:
+            text = f"capacity {format_rate(port.capacity_bytes_per_s)}" + (f" ({port.note})" if port.note else "")
+            found.setdefault(text, []).append(port.name)
+    lines = [f"{_brief(names)}: {text}" for text, names in found.items()]
+    if busy.any():
+        guards = sorted({round(float(g / c), 4) for g, c in zip(data.guard[busy], data.capacity[busy], strict=True)})
+        share = " to ".join(f"{guard:.1%}" for guard in (guards if len(guards) < 3 else (guards[0], guards[-1])))
+        lines.append(f"guard: {share} of a port is kept free while critical traffic is active on it")
+        lines.append(
+            "arbitration of a full port between a collective and KV: 1 : 1 per input link, band 1 : 2 to 2 : 1"
+        )
+    lines += list(timeline.assumed)
+    if resolved.spec.prices.user_gpus is None and any(r.user_price_gpus is None for r in resolved.requests):
+        lines.append("a waiting user costs decode GPUs / max_running_requests")
+    if resolved.fabric is None:
+        lines.append("the fabric between the NICs is non-blocking")
+    return tuple(dict.fromkeys(lines))
+
+
+def _binding(data: AllocationData, choice: Choice) -> FloatArray:
+    if choice.shadow_price is not None:
+        return choice.shadow_price > 0
+    return choice.replay.kv_bytes >= 0.5 * data.capacity * choice.replay.end_s
+
+
+def hazards_of(data: AllocationData, resolved: ResolvedScenario) -> tuple[str, ...]:
+    """What no capacity can express: of the boxes, and of the routes in use."""
+    routes = (hazard for route in data.routes for hazard in route.hazards)
+    boxes = (
+        f"{box.profile.name}: {hazard.kind.value}: {hazard.text}"
+        for box in (resolved.prefill_box, resolved.decode_box)
+        for hazard in box.profile.hazards
+    )
+    return tuple(dict.fromkeys((*boxes, *routes)))
+
+
+def provenance_of(resolved: ResolvedScenario) -> Mapping[str, str]:
+    """What was computed from what, so that it can be computed again."""
+    spec = resolved.spec
+    return {
+        "pdmodel": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scenario": f"{Path(resolved.file).name or spec.name} {_digest(spec.model_dump_json())}",
+        "prefill_hardware": _profile_digest(resolved.prefill_box.profile),
+        "decode_hardware": _profile_digest(resolved.decode_box.profile),
+        "llm": resolved.arch.name,
+        "engine": resolved.engine.name,
+    }
+
+
+def _profile_digest(profile: object) -> str:
+    from pdmodel.hardware.profile import HardwareProfile
+
+    if not isinstance(profile, HardwareProfile):
+        return ""
+    return f"{profile.name} {_digest(profile.model_dump_json())}"
+
+
+def _digest(text: str) -> str:
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _worst(values: FloatArray) -> float:
+    return float(values.max()) if len(values) else 0.0
+
+
+def _brief(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found) if len(found) <= 2 else f"{found[0]} and {len(found) - 1} like it"

@@ -1,0 +1,105 @@
+"""The main flow on one screen: scenario -> timeline -> flows -> record -> choose -> verdict -> Plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.answer import Plan
+from pdmodel.choose import Choice, choose
+from pdmodel.enforce import enforceability, phase_bursts, settings
+from pdmodel.engines.catalog import host_knobs
+from pdmodel.engines.spec import ReleaseAfter
+from pdmodel.evidence import (
+    assumed_of,
+    bound_of,
+    flows_of,
+    hazards_of,
+    missed_deadlines,
+    policies_of,
+    ports_of,
+    provenance_of,
+    references_of,
+    release_note,
+    times_of,
+)
+from pdmodel.pacing import schedule_rows
+from pdmodel.resolve import ResolvedScenario, load_scenario, prices
+from pdmodel.simulate.policies import QueuePolicy
+from pdmodel.timeline.build import timeline as build_timeline
+from pdmodel.timeline.phases import Timeline
+from pdmodel.transfer.build import build_flows
+from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall
+
+
+def plan(scenario: str | os.PathLike[str] | ResolvedScenario, *, progress: Callable[[str], None] | None = None) -> Plan:
+    """Plan the KV transfers of a scenario and say whether planning them is worth it.
+
+    Parameters
+    ----------
+    scenario: name of a shipped scenario, path of a scenario file, or a resolved one.
+    progress: told what is being done, for long work.
+
+    Raises
+    ------
+    InputError, CoverageError: something in the files is wrong or not covered. SolverError: no optimum.
+
+    """
+    resolved = scenario if isinstance(scenario, ResolvedScenario) else load_scenario(scenario)
+    timeline = build_timeline(resolved)
+    data = AllocationData.build(timeline, build_flows(resolved, timeline), prices(resolved))
+    sharing = resolved.spec.sharing
+    measured = None if sharing is None else (sharing.kv_weight, sharing.interference)
+    choice = choose(data, measured, progress)
+    return answer(resolved, timeline, data, choice)
+
+
+def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData, choice: Choice) -> Plan:
+    """The chosen candidate with its verdict and its evidence."""
+    slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
+    bound = bound_of(data, choice)
+    verdict = judge(
+        data,
+        shortfall=port_shortfall(earliest(resolved, timeline), slack_s),
+        slack_s=slack_s,
+        bound=bound,
+        band=choice.band,
+        best_rule=choice.best_rule.policy,
+        best_rule_cost=choice.best_rule.cost,
+        plan_is=choice.solver.rule or "plan",
+    )
+    rows = schedule_rows(data, choice.replay)
+    bursts = phase_bursts(data, resolved.engine)
+    judged = enforceability(bursts, resolved.engine)
+    rule = choice.policy if isinstance(choice.policy, QueuePolicy) else None
+    return Plan(
+        scenario=resolved.spec.name,
+        purpose=resolved.spec.purpose,
+        verdict=verdict,
+        bound=bound,
+        times=times_of(data, choice.replay),
+        policies=policies_of(choice),
+        references=references_of(choice),
+        ports=ports_of(data, choice),
+        flows=flows_of(data, choice.replay),
+        schedule=rows,
+        settings=settings(rows, bursts, judged, engine=resolved.engine, host=host_knobs(), policy=rule),
+        enforceability=judged,
+        solver=choice.solver,
+        assumed=assumed_of(data, timeline, resolved, choice),
+        hazards=hazards_of(data, resolved),
+        warnings=(*timeline.warnings, *release_note(resolved, data, choice)),
+        provenance=provenance_of(resolved),
+        data=data,
+        replay=choice.replay,
+        missed_deadlines=missed_deadlines(data, choice.replay, slack_s),
+    )
+
+
+def earliest(resolved: ResolvedScenario, timeline: Timeline) -> AllocationData:
+    """The record with every flow released when its bytes exist: what the ports allow, whatever the engine does."""
+    transfer = resolved.spec.transfer.model_copy(update={"release_after": ReleaseAfter.KV_WRITE, "early_send": True})
+    eager = replace(resolved, spec=resolved.spec.model_copy(update={"transfer": transfer}))
+    return AllocationData.build(timeline, build_flows(eager, timeline), prices(eager))

@@ -6,21 +6,22 @@ rates and the same price act as one long phase; what is solved for it is spread 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pdmodel.allocation.collapse import DIGITS
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.network import Network
 from pdmodel.allocation.scaling import Scale
+from pdmodel.allocation.schedule import HOLD_ROUNDING
 from pdmodel.errors import InputError
 from pdmodel.timeline.phases import FloatArray, IntArray
 from pdmodel.transfer.flows import FlowKind
 
-#: Digits of critical rates relative to capacity that must agree for phases to merge.
-RATE_DIGITS = 12
 #: Bytes due before they are released, relative to the flow's volume, beyond which a case is refused.
 DUE_TOLERANCE = 1e-9
 
@@ -32,8 +33,9 @@ class ElasticForm:
     ``tau_s``, ``price`` (S,): duration without KV and price per second of stretch; ``stretch`` (S,): whether a slot may
     be longer than tau; ``critical`` [bytes], ``usable`` [byte/s] (S, P'); ``step`` (S,); ``lower``, ``upper`` (F', K)
     [bytes]: bounds of the bytes sent by the end of a step; ``decode`` (D, P') [byte/s] and ``decode_price`` (D,).
-    ``phase_slot``, ``wait_slot`` (n,): slot of each phase and of the wait before it (-1: none). The last slot is the
-    tail.
+    ``widens`` (S, P'): whether more capacity is more usable capacity. ``phase_slot``, ``wait_slot`` (n,): slot of each
+    phase and of the wait before it (-1: none); ``phase_share`` (n,): the phase's share of its slot. The last slot is
+    the tail.
     """
 
     step: IntArray
@@ -42,12 +44,14 @@ class ElasticForm:
     stretch: NDArray[np.bool_]
     critical: FloatArray
     usable: FloatArray
+    widens: NDArray[np.bool_]
     lower: FloatArray
     upper: FloatArray
     decode: FloatArray
     decode_price: FloatArray
     phase_slot: IntArray
     wait_slot: IntArray
+    phase_share: FloatArray
 
     def scaled(self, scale: Scale) -> ElasticForm:
         """The same form in the units of ``scale``."""
@@ -103,13 +107,13 @@ def _slots(
     """Merge phases of one step with equal price and equal critical rates; then waits; the tail last."""
     tau, price = data.duration_s[0], data.phase_price_per_s[0]
     rate = data.critical_rate[0][:, net.ports]
-    key = np.column_stack([span_step, price, np.round(rate / data.capacity[net.ports], RATE_DIGITS)])
+    key = np.column_stack([span_step, price, np.round(rate / data.capacity[net.ports], DIGITS)])
     groups, member = np.unique(key, axis=0, return_inverse=True)
     member = member.reshape(-1)
     first = np.zeros(len(groups), dtype=np.int64)
     first[member[::-1]] = np.arange(len(tau))[::-1]
     waits = sorted(wait_step)
-    span_tau = np.bincount(member, tau, minlength=len(groups))
+    span_tau = np.bincount(member, tau, minlength=len(groups)).astype(float)
     span_critical = np.zeros((len(groups), len(net.ports)))
     np.add.at(span_critical, member, data.critical_bytes[0][:, net.ports])
     idle, free = data.idle_usable[net.ports], len(waits) + 1
@@ -122,6 +126,8 @@ def _slots(
     wait_slot[waits] = place[len(groups) : len(groups) + len(waits)]
     slot_price = np.concatenate([price[first], price[waits], [tail_price(data)]])[order]
     critical = np.concatenate([span_critical, np.zeros((free, len(net.ports)))])[order]
+    steady = data.decode_rate.sum(axis=0)[net.ports]
+    demand = np.concatenate([rate[first] + steady, np.tile(steady, (free, 1))])[order]
     still = np.zeros(len(order), dtype=bool)
     still[place[len(groups) :]] = True
     return ElasticForm(
@@ -131,13 +137,21 @@ def _slots(
         stretch=_worth_stretching(critical, slot_price, still),
         critical=critical,
         usable=np.concatenate([data.lane_usable[0][first][:, net.ports], np.tile(idle, (free, 1))])[order],
+        widens=(demand == 0) | (demand <= (data.capacity - data.guard)[net.ports]),
         lower=np.zeros((0, 0)),
         upper=np.zeros((0, 0)),
         decode=data.decode_rate[:, net.ports],
         decode_price=data.decode_price_per_s,
         phase_slot=place[member],
         wait_slot=wait_slot,
+        phase_share=_shares(tau, span_tau, member),
     )
+
+
+def _shares(tau: FloatArray, span_tau: FloatArray, member: IntArray) -> FloatArray:
+    """Share of each phase in its merged slot, shape (n,) [-]: by tau, or equal where all last 0 s."""
+    even = 1.0 / np.bincount(member)[member]
+    return np.where(span_tau[member] > 0, tau / np.where(span_tau > 0, span_tau, 1.0)[member], even)
 
 
 def _worth_stretching(critical: FloatArray, price: FloatArray, still: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -177,3 +191,36 @@ def _cumulative(
 
 def _steps_before(pairs: Iterable[tuple[int, float]], count: int) -> list[tuple[int, float]]:
     return [(k, size_bytes) for k, size_bytes in pairs if k < count]
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticAnswer:
+    """Bytes per route and slot (R', S), stretch per slot (S,) [s] and loss per decode lane and slot (D, S) [s]."""
+
+    sent: FloatArray
+    stretch: FloatArray
+    loss: FloatArray
+
+
+def postpone_holds(form: ElasticForm, net: Network, answer: ElasticAnswer) -> ElasticAnswer:
+    """The same optimum without waits that outlast their gate.
+
+    What is left of a wait once its gate is met moves, bytes included, to the next wait or the tail, where every port
+    offers the same and nothing is due before; only if that costs no more.
+    """
+    sent, stretch, loss = answer.sent.copy(), answer.stretch.copy(), answer.loss.copy()
+    flows = len(net.flows)
+    gained = np.zeros((flows, len(form.tau_s)))
+    np.add.at(gained, net.route_flow, sent * net.per_flow[:, None])
+    still = [*np.sort(form.wait_slot[form.wait_slot >= 0]).tolist(), len(form.tau_s) - 1]
+    for here, after in itertools.pairwise(still):
+        if stretch[here] <= 0 or form.price[after] > form.price[here]:
+            continue
+        missing = form.lower[:, form.step[here]] - gained[:, :here].sum(axis=1)
+        kept = np.divide(missing, gained[:, here], out=np.zeros(flows), where=gained[:, here] > 0)
+        moved = 1.0 - min(1.0, max(0.0, float(kept.max(initial=0.0))))
+        if moved > HOLD_ROUNDING:
+            for values in (sent, stretch, loss, gained):
+                values[..., after] += moved * values[..., here]
+                values[..., here] *= 1.0 - moved
+    return ElasticAnswer(sent, stretch, loss)

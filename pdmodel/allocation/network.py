@@ -18,7 +18,7 @@ class Network:
 
     ``consumption`` (R', P') [-] is what the members of a route class together put on the port per byte that each of
     them moves. ``ports``, ``routes``, ``flows`` are the representatives' places in the record; ``route_flow`` (R',) the
-    place of a route's flow in ``flows``.
+    place of a route's flow in ``flows``, and ``per_flow`` (R',) how many routes of the class that flow has.
     """
 
     classes: Classes
@@ -27,35 +27,33 @@ class Network:
     routes: IntArray
     flows: IntArray
     route_flow: IntArray
+    per_flow: FloatArray
 
     def spread_routes(self, reduced: FloatArray) -> FloatArray:
         """Values per route class, shape (R', ...), to values per route of the record, shape (R, ...)."""
         return np.asarray(reduced[self.classes.route])
 
-    def spread_ports(self, reduced: FloatArray) -> FloatArray:
+    def spread_flows(self, reduced: FloatArray) -> FloatArray:
+        """Values per flow class, shape (F', ...), to values per flow of the record, shape (F, ...)."""
+        return np.asarray(reduced[self.classes.flow])
+
+    def spread_prices(self, reduced: FloatArray) -> FloatArray:
         """Prices per port class, shape (P',), to prices per port, shape (P,): a class's price is its members' sum."""
-        out = np.zeros(len(self.classes.port))
-        place = {int(self.classes.port[p]): k for k, p in enumerate(self.ports)}
-        size = np.bincount(self.classes.port)
-        for p, c in enumerate(self.classes.port):
-            if int(c) in place:
-                out[p] = reduced[place[int(c)]] / size[c]
-        return out
+        size = np.bincount(self.classes.port, minlength=1)
+        of_class = np.zeros(len(size))
+        of_class[self.classes.port[self.ports]] = reduced
+        return np.asarray((of_class / np.maximum(size, 1))[self.classes.port])
 
 
 def network(data: AllocationData, classes: Classes) -> Network:
-    """The network of classes; ports without KV are left out unless critical traffic alone fills them."""
+    """The network of classes; ports without KV are left out unless critical traffic alone overfills them."""
     ports, routes, flows = (first_of(classes.port), first_of(classes.route), first_of(classes.flow))
     summed = np.zeros((len(routes), len(data.ports)))
     np.add.at(summed, classes.route, data.consumption)
-    overfull = np.zeros(len(data.ports), dtype=bool)
-    if data.decode_lanes:
-        steady = data.decode_rate.sum(axis=0)
-        overfull |= steady > data.idle_usable
-        for rate, usable in zip(data.critical_rate, data.lane_usable, strict=True):
-            overfull |= (rate + steady > usable).any(axis=0)
-    used = (summed > 0).any(axis=0) | overfull
+    used = (summed > 0).any(axis=0) | _overfull(data)
     ports = ports[used[ports]]
+    of_flow = np.zeros((len(routes), len(data.flows)))
+    np.add.at(of_flow, (classes.route, data.route_flow), 1.0)
     place = np.zeros(len(data.flows), dtype=np.int64)
     place[flows] = np.arange(len(flows))
     return Network(
@@ -65,7 +63,19 @@ def network(data: AllocationData, classes: Classes) -> Network:
         routes=routes,
         flows=flows,
         route_flow=place[data.route_flow[routes]],
+        per_flow=of_flow[np.arange(len(routes)), data.route_flow[routes]],
     )
+
+
+def _overfull(data: AllocationData) -> np.typing.NDArray[np.bool_]:
+    """Ports on which decode lanes and a phase ask for more than there is, without any KV, shape (P,)."""
+    full = np.zeros(len(data.ports), dtype=bool)
+    if data.decode_lanes:
+        steady = data.decode_rate.sum(axis=0)
+        full |= steady > data.idle_usable
+        for rate, usable in zip(data.critical_rate, data.lane_usable, strict=True):
+            full |= (rate + steady > usable).any(axis=0)
+    return full
 
 
 def first_of(classes: IntArray) -> IntArray:

@@ -1,13 +1,19 @@
-"""Program R as arrays: intervals of the clock without KV, then a tail of geometric intervals."""
+"""Program R as arrays: intervals of the clock without KV, then a tail of geometric intervals.
+
+Exact reduction: where nothing is released, due or late, intervals that run the same phases at the same speed and price
+act as one; what is solved for them is spread back in proportion to their lengths.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pdmodel.allocation.collapse import DIGITS, late_groups
 from pdmodel.allocation.data import AllocationData
-from pdmodel.allocation.network import Network
+from pdmodel.allocation.network import Network, first_of
 from pdmodel.allocation.scaling import Scale
 from pdmodel.timeline.phases import FloatArray, IntArray
 from pdmodel.transfer.flows import Flow, FlowKind
@@ -20,23 +26,28 @@ TAIL_MARGIN = 1.05
 
 @dataclass(frozen=True, slots=True)
 class ResidualForm:
-    """Intervals (J) in order: those of the clock, then the tail.
+    """Slots (S) are merged intervals; steps (K) are slots between which the bytes sent so far are bounded.
 
-    ``interval_s`` (J,); ``room`` = S·Delta and ``overdraft`` = bytes of lanes' critical traffic, (J, P') [bytes];
-    ``usable`` (J, P') [byte/s]. ``delay_phase``, ``delay_interval`` (E,): phase (numbered over all lanes) and interval
-    of each pair that meet on the clock; ``uses`` (phases, P'): ports that a phase uses; ``delay_price`` (phases,).
-    ``lower``, ``upper``, ``due`` (F', J) [bytes]: bounds of the bytes sent by an interval's end, bytes due by its
-    start. ``quantum`` (F',) [bytes], ``group`` (F',), ``group_price`` (G,). ``decode`` (D, P') [byte/s].
+    ``length_s``, ``step`` (S,); ``room`` = S·Delta and ``overdraft`` = bytes of lanes' critical traffic, (S, P')
+    [bytes]; ``usable`` (S, P') [byte/s] and ``widens`` (S, P'): whether more capacity is more usable capacity.
+    ``delay_phase``, ``delay_slot`` (E,): delayed phase (pooled, N) and slot of each pair that meet; ``uses`` (N, P')
+    and ``delay_price`` (N,) of a pooled phase; ``pool`` (all phases,). ``lower``, ``upper``, ``due`` (F', K) [bytes]:
+    bounds of the bytes sent by a step's end, bytes due by its start. ``quantum`` (F',) [bytes], ``group`` (F',),
+    ``group_price`` (G',). ``decode`` (D, P') [byte/s]. ``slot_of``, ``share`` (J,): slot of each interval and its share
+    of it; ``released`` (F', J) [bytes].
     """
 
-    interval_s: FloatArray
+    length_s: FloatArray
+    step: IntArray
     room: FloatArray
     overdraft: FloatArray
     usable: FloatArray
+    widens: NDArray[np.bool_]
     delay_phase: IntArray
-    delay_interval: IntArray
-    uses: FloatArray
+    delay_slot: IntArray
+    uses: NDArray[np.bool_]
     delay_price: FloatArray
+    pool: IntArray
     lower: FloatArray
     upper: FloatArray
     due: FloatArray
@@ -45,23 +56,31 @@ class ResidualForm:
     group_price: FloatArray
     decode: FloatArray
     decode_price: FloatArray
+    slot_of: IntArray
+    share: FloatArray
+    released: FloatArray
+
+    @property
+    def step_s(self) -> FloatArray:
+        """Length of each step, shape (K,)."""
+        return np.bincount(self.step, self.length_s).astype(float)
 
     def scaled(self, scale: Scale) -> ResidualForm:
-        """The same form in the units of ``scale``."""
-        size = scale.size_bytes
+        """The same form in the units of ``scale`` (``released`` stays in bytes)."""
+        size, rate = scale.size_bytes, scale.rate_bytes_per_s
         return replace(
             self,
-            interval_s=self.interval_s / scale.time_s,
+            length_s=self.length_s / scale.time_s,
             room=self.room / size,
             overdraft=self.overdraft / size,
-            usable=self.usable / scale.rate_bytes_per_s,
+            usable=self.usable / rate,
             delay_price=self.delay_price / scale.price,
             lower=self.lower / size,
             upper=self.upper / size,
             due=self.due / size,
             quantum=self.quantum / size,
             group_price=self.group_price / scale.price,
-            decode=self.decode / scale.rate_bytes_per_s,
+            decode=self.decode / rate,
             decode_price=self.decode_price / scale.price,
         )
 
@@ -88,7 +107,9 @@ def tail_intervals(data: AllocationData) -> FloatArray:
 
 
 def first_quantum(data: AllocationData) -> FloatArray:
-    """Bytes that normalise lateness at first: the record's own, else half of the volume (loads: of the largest due)."""
+    """Bytes that normalise lateness at first, shape (F,): the record's own; else half of the volume (loads: of the
+    largest due step).
+    """
     default = [
         max(size_bytes for _, size_bytes in flow.due) / 2 if flow.kind is FlowKind.LOAD else flow.volume_bytes / 2
         for flow in data.flows
@@ -102,16 +123,13 @@ def clock_bounds(data: AllocationData) -> tuple[tuple[FloatArray, FloatArray], .
     for lane in range(len(data.lanes)):
         count = len(data.lanes[lane].phases)
         phase = data.clock.phase[lane]
-        start, end = np.full(count, np.nan), np.full(count, np.nan)
-        for j in range(len(phase) - 1, -1, -1):
-            if phase[j] >= 0:
-                start[phase[j]] = data.clock.edges_s[j]
-                end[phase[j]] = max(np.nan_to_num(end[phase[j]], nan=-np.inf), data.clock.edges_s[j + 1])
-        previous = float(data.clock.edges_s[0])
-        for i in range(count):
-            if np.isnan(start[i]):
-                start[i] = end[i] = previous
-            previous = float(end[i])
+        running = np.flatnonzero(phase >= 0)
+        start, end = np.full(count, np.inf), np.full(count, -np.inf)
+        np.minimum.at(start, phase[running], data.clock.edges_s[running])
+        np.maximum.at(end, phase[running], data.clock.edges_s[running + 1])
+        absent = np.isinf(start)
+        before = np.maximum.accumulate(np.concatenate([[data.clock.edges_s[0]], end]))[:-1]
+        start[absent] = end[absent] = before[absent]
         bounds.append((start, end))
     return tuple(bounds)
 
@@ -132,56 +150,107 @@ def step_time(data: AllocationData, flow: Flow, k: int, bounds: tuple[FloatArray
 
 def residual_form(data: AllocationData, net: Network, quantum: FloatArray) -> ResidualForm:
     """The intervals of a record on its fixed clock; ``quantum`` (F,) [bytes] normalises lateness."""
-    tail = tail_intervals(data)
-    clock, ports = len(data.interval_s), net.ports
+    tail, clock, ports = tail_intervals(data), len(data.interval_s), net.ports
     interval = np.concatenate([data.interval_s, tail])
-    steady = data.decode_rate.sum(axis=0)
-    idle = data.idle_usable
-    rest = np.maximum(idle - steady, 0.0)
-    room = np.concatenate([data.clock_residual, np.tile(rest, (len(tail), 1))])[:, ports] * interval[:, None]
-    lanes_only = np.maximum(data.clock_rate - steady, 0.0)[:, ports] * data.interval_s[:, None]
-    overdraft = np.concatenate([lanes_only, np.zeros((len(tail), len(ports)))])
-    usable = np.concatenate([data.clock_usable, np.tile(idle, (len(tail), 1))])[:, ports]
-    offset = np.cumsum([0, *(len(lane.phases) for lane in data.lanes)])
+    upper, due = _curves(data, net, np.concatenate([data.clock.edges_s[:clock], np.full(len(tail), np.inf)]))
+    slot_of, first, step_of, pool = _merge(data, ports, upper, due)
+    step = step_of[first]
+    length = np.bincount(slot_of, interval).astype(float)
+    steady, idle = data.decode_rate.sum(axis=0), data.idle_usable
+    rest = np.tile(np.maximum(idle - steady, 0.0), (len(tail), 1))
+    residual = np.concatenate([data.clock_residual, rest])[first][:, ports]
+    critical = np.concatenate([np.maximum(data.clock_rate - steady, 0.0), np.zeros_like(rest)])[first][:, ports]
+    usable = np.concatenate([data.clock_usable, np.tile(idle, (len(tail), 1))])[first][:, ports]
+    demand = np.concatenate([data.clock_full_rate, np.tile(steady, (len(tail), 1))])[first][:, ports]
     lane, j = np.nonzero(data.clock.phase >= 0)
-    lower, upper, due = _curves(data, net, np.concatenate([data.clock.edges_s[:clock], np.full(len(tail), np.inf)]))
-    names = sorted(set(data.late_group))
-    price = np.zeros(len(names))
-    for f, name in enumerate(data.late_group):
-        price[names.index(name)] = max(price[names.index(name)], data.flow_price_per_s[f])
+    offset = np.cumsum([0, *(len(one.phases) for one in data.lanes)])
+    pairs = np.unique(np.stack([pool[offset[lane] + data.clock.phase[lane, j]], slot_of[j]], axis=1), axis=0)
+    member = first_of(pool)
+    start_of_step = np.unique(step_of, return_index=True)[1]
+    end_of_step = np.append(start_of_step[1:], len(step_of)) - 1
+    lower, bound = np.zeros((len(net.flows), len(start_of_step))), upper[:, end_of_step]
+    lower[:, -1] = bound[:, -1] = data.volume_bytes[net.flows]
+    group, price = late_groups(data)
+    group_class = net.classes.group
     return ResidualForm(
-        interval_s=interval,
-        room=room,
-        overdraft=overdraft,
+        length_s=length,
+        step=step,
+        room=residual * length[:, None],
+        overdraft=critical * length[:, None],
         usable=usable,
-        delay_phase=offset[lane] + data.clock.phase[lane, j],
-        delay_interval=j,
-        uses=np.concatenate([table[:, ports] for table in data.critical_bytes]),
-        delay_price=np.concatenate(data.phase_price_per_s),
+        widens=(demand == 0) | (demand <= (data.capacity - data.guard)[ports]),
+        delay_phase=pairs[:, 0],
+        delay_slot=pairs[:, 1],
+        uses=np.concatenate([table[:, ports] for table in data.critical_bytes])[member] > 0,
+        delay_price=np.concatenate(data.phase_price_per_s)[member],
+        pool=pool,
         lower=lower,
-        upper=upper,
-        due=due,
+        upper=bound,
+        due=due[:, start_of_step],
         quantum=quantum[net.flows],
-        group=np.array([names.index(data.late_group[f]) for f in net.flows], dtype=np.int64),
-        group_price=price,
+        group=group_class[group[net.flows]],
+        group_price=np.bincount(group_class, price).astype(float),
         decode=data.decode_rate[:, ports],
         decode_price=data.decode_price_per_s,
+        slot_of=slot_of,
+        share=np.divide(interval, length[slot_of], out=np.zeros_like(interval), where=length[slot_of] > 0),
+        released=upper,
     )
 
 
-def _curves(data: AllocationData, net: Network, start_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Bounds of the bytes sent by an interval's end, and bytes due by its start, (F', J) [bytes]."""
+def _curves(data: AllocationData, net: Network, start_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Bytes released and bytes due by the start of each interval, (F', J) [bytes]."""
     bounds = clock_bounds(data)
     shape = (len(net.flows), len(start_s))
-    lower, upper, due = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    upper, due = np.zeros(shape), np.zeros(shape)
     slack = 1e-12 * float(data.clock.edges_s[-1] - data.clock.edges_s[0])
     for row, f in enumerate(net.flows):
         flow = data.flows[f]
         mine = bounds[data.lane_index[flow.lane]]
         for pairs, curve in ((flow.release, upper), (flow.due, due)):
             for k, size_bytes in pairs:
-                curve[row, start_s >= step_time(data, flow, k, mine) - slack] += size_bytes
-        upper[row] = np.minimum(upper[row], flow.volume_bytes)
-        upper[row, -1] = lower[row, -1] = flow.volume_bytes
-        due[row] = np.minimum(due[row], flow.volume_bytes)
-    return lower, upper, due
+                place = int(np.searchsorted(start_s, step_time(data, flow, k, mine) - slack))
+                curve[row, place] += size_bytes
+    volume = data.volume_bytes[net.flows][:, None]
+    return np.minimum(np.cumsum(upper, axis=1), volume), np.minimum(np.cumsum(due, axis=1), volume)
+
+
+def _merge(
+    data: AllocationData, ports: IntArray, upper: FloatArray, due: FloatArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Slot of each interval (J,), first interval of each slot (S,), step of each interval (J,), pool of each phase.
+
+    Intervals merge inside a step when each lane runs a phase of equal price, rates and speed, nothing is due yet, and
+    no running phase is cut by another lane's breakpoint.
+    """
+    phase, speed = data.clock.phase, data.clock.speed
+    lanes, clock = phase.shape
+    count = upper.shape[1]
+    kind = np.full((lanes, count), -1, dtype=np.int64)
+    plain = due.sum(axis=0) == 0
+    plain[clock:] = False
+    for lane in range(lanes):
+        rate = np.round(data.critical_rate[lane][:, ports] / data.capacity[ports], DIGITS)
+        alike = np.unique(np.column_stack([data.phase_price_per_s[lane], rate]), axis=0, return_inverse=True)[1]
+        running = np.flatnonzero(phase[lane] >= 0)
+        kind[lane, running] = alike.reshape(-1)[phase[lane, running]]
+        parts = np.bincount(phase[lane, running], minlength=len(alike.reshape(-1)))
+        plain[running] &= parts[phase[lane, running]] == 1
+    fresh = np.ones(count, dtype=bool)
+    fresh[1:] = ~plain[1:] | ~plain[:-1] | (upper[:, 1:] != upper[:, :-1]).any(axis=0)
+    step = np.cumsum(fresh) - 1
+    pace = np.zeros((lanes, count))
+    pace[:, :clock] = np.round(speed, DIGITS)
+    key = np.column_stack([step, kind.T, pace.T])
+    first, slot_of = np.unique(key, axis=0, return_index=True, return_inverse=True)[1:]
+    order = np.argsort(first)  # slots in order of their first interval
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    slot_of = rank[slot_of.reshape(-1)]
+    # phases that share a merged slot on a lane are delayed as one
+    offset = np.cumsum([0, *(len(one.phases) for one in data.lanes)])
+    pool = np.arange(offset[-1])
+    for lane in range(lanes):
+        running = np.flatnonzero((phase[lane] >= 0) & plain[:clock])
+        pool[offset[lane] + phase[lane, running]] = offset[-1] + lane * count + slot_of[running]
+    return slot_of, first[order], step, np.unique(pool, return_inverse=True)[1].reshape(-1)

@@ -28,11 +28,23 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Elastic:
+    """Times of program E's stretched clock [s]: sums of T - tau and of W, the tail, and loss per decode lane (D,)."""
+
+    prefill_slowdown_s: float
+    load_stall_s: float
+    tail_s: float
+    decode_loss_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class Solution:
     """An optimum: ``objective`` [GPU·s, or the units of an abstract case], the schedule, prices of ports.
 
     ``shadow_price`` shape (P,): what one more byte/s of capacity on the port would save [GPU·s per byte/s].
     ``gap`` is the relative duality gap (0 for closed forms). ``variables`` counts those of the solved, reduced program.
+    ``elastic`` are the times of program E and of its closed form. ``quantum_bytes``, ``late_bytes`` shape (F,): what
+    program R divided lateness by, and the bytes of a flow that it leaves unsent at a due time, at most.
     """
 
     path: SolvePath
@@ -43,3 +55,6 @@ class Solution:
     gap: float = 0.0
     wall_s: float = 0.0
     variables: int = 0
+    elastic: Elastic | None = None
+    quantum_bytes: FloatArray | None = None
+    late_bytes: FloatArray | None = None

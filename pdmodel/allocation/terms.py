@@ -20,7 +20,7 @@ from pdmodel.timeline.phases import FloatArray, IntArray
 
 
 class Term(ABC):
-    """A part of a program: constraints by name, and what it adds to the cost (0 unless it is a penalty)."""
+    """A part of a program: constraints by name, and what it adds to the cost (nothing unless it is a penalty)."""
 
     equation: ClassVar[str]
 
@@ -29,16 +29,26 @@ class Term(ABC):
         """Constraints by name."""
 
     def cost(self) -> Any:
-        """Contribution to the objective."""
+        """Contribution to the objective, or None."""
+        return None
+
+    def worth(self, duals: Mapping[str, FloatArray]) -> FloatArray | float:
+        """What one more unit of capacity on each port (P',) would save through this term, at the optimum."""
         return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Columns of ``sent``: bytes y of a route (R', place in the network) in a slot or interval."""
+    """Columns of ``sent``: bytes y of a route (place in the network) in a slot."""
 
     route: IntArray
     slot: IntArray
+
+    def table(self, sent: FloatArray, routes: int, slots: int) -> FloatArray:
+        """The columns' values as an array (R', S)."""
+        out = np.zeros((routes, slots))
+        out[self.route, self.slot] = np.clip(sent, 0.0, None)
+        return out
 
 
 def open_entries(lower: FloatArray, upper: FloatArray, step: IntArray, route_flow: IntArray) -> Entries:
@@ -68,7 +78,8 @@ class CumulativeBytes(Term):
         flows = len(self.net.flows)
         row = self.net.route_flow[self.entries.route] * self.steps + self.step[self.entries.slot]
         column = np.arange(len(row))
-        arrivals = sp.csr_array((np.ones(len(row)), (row, column)), shape=(flows * self.steps, len(row)))
+        members = self.net.per_flow[self.entries.route]
+        arrivals = sp.csr_array((members, (row, column)), shape=(flows * self.steps, len(row)))
         place = np.arange(flows * self.steps)
         later = place[place % self.steps > 0]
         value = np.concatenate([np.ones(len(place)), -np.ones(len(later))])
@@ -108,6 +119,15 @@ class StretchedPort(Term):
         if self.decode_loss is not None:
             used = used - decode_relief(self.form.decode, slot, port, len(self.form.tau_s)) @ self.decode_loss
         return {"port": used <= room}
+
+    def worth(self, duals: Mapping[str, FloatArray]) -> FloatArray:
+        """Capacity widens a row by the slot's length."""
+        slot, port = self.rows.T
+        length = self.form.tau_s.copy()
+        length[self.stretched] += self.stretch.value
+        out = np.zeros(self.form.usable.shape[1])
+        np.add.at(out, port, duals["port"] * length[slot] * self.form.widens[slot, port])
+        return out
 
 
 def decode_relief(decode: FloatArray, slot: IntArray, port: IntArray, slots: int) -> Any:
@@ -149,18 +169,18 @@ class DecodeLoss(Term):
     """
 
     equation = r"0 \le \delta_{D,s} \le T_s, \qquad \text{cost } \pi_D \sum_s \delta_{D,s}"
-    length_s: FloatArray
+    length: FloatArray
     price: FloatArray
     stretched: IntArray
     stretch: Any
     decode_loss: Any
 
     def constraints(self) -> Mapping[str, Any]:
-        """One row per decode lane and slot."""
+        """One row per decode lane and slot; ``stretch`` is None on a fixed clock."""
         import scipy.sparse as sp
 
-        lanes, slots = len(self.price), len(self.length_s)
-        base = np.tile(self.length_s, lanes)
+        lanes, slots = len(self.price), len(self.length)
+        base = np.tile(self.length, lanes)
         if self.stretch is None:
             return {"decode_loss": self.decode_loss <= base}
         row = (np.arange(lanes)[:, None] * slots + self.stretched).reshape(-1)
@@ -170,7 +190,7 @@ class DecodeLoss(Term):
 
     def cost(self) -> Any:
         """Price times loss."""
-        return np.repeat(self.price, len(self.length_s)) @ self.decode_loss
+        return np.repeat(self.price, len(self.length)) @ self.decode_loss
 
 
 @dataclass(frozen=True)
@@ -200,8 +220,15 @@ class ResidualPort(Term):
             pick = sp.csr_array((np.ones(len(column)), (self.overdrawn, column)), shape=(len(slot), len(column)))
             used = used - pick @ self.overdraft
         if self.decode_loss is not None:
-            used = used - decode_relief(self.form.decode, slot, port, len(self.form.interval_s)) @ self.decode_loss
+            used = used - decode_relief(self.form.decode, slot, port, len(self.form.length_s)) @ self.decode_loss
         return {"port": used <= self.form.room[slot, port]}
+
+    def worth(self, duals: Mapping[str, FloatArray]) -> FloatArray:
+        """Capacity widens a row by the interval's length; the clock itself is taken as given."""
+        slot, port = self.rows.T
+        out = np.zeros(self.form.room.shape[1])
+        np.add.at(out, port, duals["port"] * self.form.length_s[slot] * self.form.widens[slot, port])
+        return out
 
 
 @dataclass(frozen=True)
@@ -219,32 +246,46 @@ class CriticalDelay(Term):
     delay: Any
     delayed: IntArray
 
+    def _pairs(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Row, place of the overdraft, and delayed phase, of each pair that meets on a port the phase uses."""
+        import scipy.sparse as sp
+
+        form, (slot, port) = self.form, self.rows[self.overdrawn].T
+        shape = (len(form.length_s), len(form.delay_price))
+        running = sp.csr_array((np.ones(len(form.delay_phase)), (form.delay_slot, form.delay_phase)), shape=shape)
+        over, phase = running[slot].tocoo().coords
+        kept = form.uses[phase, port[over]]
+        over, phase = over[kept], phase[kept]
+        row = np.unique(phase.astype(np.int64) * form.room.shape[1] + port[over], return_inverse=True)[1].reshape(-1)
+        return row, over, phase
+
     def constraints(self) -> Mapping[str, Any]:
         """One row per phase and port that has an overdraft while the phase runs."""
         import scipy.sparse as sp
 
-        form, (slot, port) = self.form, self.rows[self.overdrawn].T
-        phases = len(form.delay_price)
-        running = sp.csr_array(
-            (np.ones(len(form.delay_phase)), (form.delay_interval, form.delay_phase)),
-            shape=(len(form.interval_s), phases),
-        )
-        pair = running[slot].tocoo()  # overdraft x phase that runs in its interval
-        over, phase = pair.coords
-        kept = form.uses[phase, port[over]] > 0
-        over, phase = over[kept], phase[kept]
-        key, row = np.unique(phase * form.room.shape[1] + port[over], return_inverse=True)
-        share = 1.0 / form.usable[slot, port]
-        spent = sp.csr_array((share[over], (row, over)), shape=(len(key), len(slot)))
-        place = np.full(phases, -1)
+        row, over, phase = self._pairs()
+        slot, port = self.rows[self.overdrawn].T
+        share, count = 1.0 / self.form.usable[slot, port], int(row.max(initial=-1)) + 1
+        spent = sp.csr_array((share[over], (row, over)), shape=(count, len(slot)))
+        place = np.full(len(self.form.delay_price), -1)
         place[self.delayed] = np.arange(len(self.delayed))
-        owner = place[key // form.room.shape[1]]
-        pick = sp.csr_array((np.ones(len(key)), (np.arange(len(key)), owner)), shape=(len(key), len(self.delayed)))
+        owner = np.zeros(count, dtype=np.int64)
+        owner[row] = place[phase]
+        pick = sp.csr_array((np.ones(count), (np.arange(count), owner)), shape=(count, len(self.delayed)))
         return {"critical_delay": spent @ self.overdraft - pick @ self.delay <= 0}
 
     def cost(self) -> Any:
         """Price times delay."""
         return self.form.delay_price[self.delayed] @ self.delay
+
+    def worth(self, duals: Mapping[str, FloatArray]) -> FloatArray:
+        """An overdraft is made up for sooner on a wider port: d(o / C)/dC = -o / C^2."""
+        row, over, _ = self._pairs()
+        slot, port = self.rows[self.overdrawn].T
+        sooner = self.overdraft.value / self.form.usable[slot, port] ** 2 * self.form.widens[slot, port]
+        out = np.zeros(self.form.room.shape[1])
+        np.add.at(out, port[over], duals["critical_delay"][row] * sooner[over])
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,14 +305,14 @@ class LatePoints:
 
 
 def late_points(form: ResidualForm) -> LatePoints:
-    """Points of lateness: an interval's end, and its start where more is due than at the end of the one before."""
-    groups, count = len(form.group_price), len(form.interval_s)
+    """Points of lateness: a step's end, and its start where more is due than at the end of the one before."""
+    groups, steps = len(form.group_price), form.due.shape[1]
     flow_late = form.due > 0
     jump = np.diff(form.due, axis=1, prepend=0.0) > 0
-    any_late, any_jump = np.zeros((groups, count), dtype=bool), np.zeros((groups, count), dtype=bool)
+    any_late, any_jump = np.zeros((groups, steps), dtype=bool), np.zeros((groups, steps), dtype=bool)
     np.logical_or.at(any_late, form.group, flow_late)
     np.logical_or.at(any_jump, form.group, jump)
-    end, start = np.full((groups, count), -1), np.full((groups, count), -1)
+    end, start = np.full((groups, steps), -1), np.full((groups, steps), -1)
     end[any_late] = np.arange(any_late.sum())
     own = any_late & any_jump
     start[own] = any_late.sum() + np.arange(own.sum())
@@ -279,21 +320,20 @@ def late_points(form: ResidualForm) -> LatePoints:
     start[:, 1:][same[:, 1:]] = end[:, :-1][same[:, 1:]]
     weight = np.zeros(int(any_late.sum() + own.sum()))
     group = np.zeros(len(weight), dtype=np.int64)
-    half = np.broadcast_to(form.interval_s / 2, (groups, count))
+    half = np.broadcast_to(form.step_s / 2, (groups, steps))
     for place in (end, start):
         kept = place >= 0
         np.add.at(weight, place[kept], half[kept])
         group[place[kept]] = np.nonzero(kept)[0]
-    f, j = np.nonzero(flow_late)
-    at_start = own[form.group[f], j]
-    point = np.concatenate([end[form.group[f], j], start[form.group[f], j][at_start]])
+    f, k = np.nonzero(flow_late)
+    at_start = own[form.group[f], k]
     return LatePoints(
         weight=weight,
         group=group,
-        row_point=point,
+        row_point=np.concatenate([end[form.group[f], k], start[form.group[f], k][at_start]]),
         row_flow=np.concatenate([f, f[at_start]]),
-        row_step=np.concatenate([j, j[at_start] - 1]),
-        due=np.concatenate([form.due[f, j], form.due[f, j][at_start]]),
+        row_step=np.concatenate([k, k[at_start] - 1]),
+        due=np.concatenate([form.due[f, k], form.due[f, k][at_start]]),
     )
 
 
@@ -314,13 +354,11 @@ class Lateness(Term):
         """One row per flow and point: q w + c >= D."""
         import scipy.sparse as sp
 
-        points, count = self.points, len(self.form.interval_s)
+        points, steps = self.points, self.form.due.shape[1]
         rows = np.arange(len(points.due))
         known = points.row_step >= 0
-        column = points.row_flow[known] * count + points.row_step[known]
-        sent = sp.csr_array(
-            (np.ones(int(known.sum())), (rows[known], column)), shape=(len(rows), self.form.due.shape[0] * count)
-        )
+        column = points.row_flow[known] * steps + points.row_step[known]
+        sent = sp.csr_array((np.ones(int(known.sum())), (rows[known], column)), shape=(len(rows), self.form.due.size))
         quantum = self.form.quantum[points.row_flow]
         owed = sp.csr_array((quantum, (rows, points.row_point)), shape=(len(rows), len(points.weight)))
         return {"lateness": owed @ self.late + sent @ self.state >= points.due}

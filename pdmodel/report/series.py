@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 360
 """More steps than this cannot be told apart on paper."""
-LEAST_PHASES = 8
+LEAST_PHASES, LEAST_LAYERS = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,10 @@ def whole_run(plan: Plan, recorded: Recorded) -> Window:
     """From the start to the last byte; bins of whole layers, so that bursts and bins make no beat."""
     start, end = float(recorded.start_s[0]), float(recorded.end_s[-1])
     lane = max(range(len(plan.data.lanes)), key=lambda k: len(plan.data.lanes[k].phases))
-    first = _layer_starts(plan, lane)
+    # What is outside the layers is too short for a bin of its own, so it goes with the layer before.
+    first = [i for i in _layer_starts(plan, lane) if i == 0 or plan.data.lanes[lane].phases[i].layer >= 0]
     starts = plan.replay.lanes[lane].start_s[first]
-    if len(starts) < MOST_STEPS // 4:
+    if len(starts) < LEAST_LAYERS:
         bins = np.linspace(start, end, MOST_STEPS)
         return Window(start, end, "whole run", bins, f"means over {format_seconds(float(bins[1] - bins[0]))}")
     every = -(-len(starts) // MOST_STEPS)

@@ -174,20 +174,23 @@ def _check(arch: Architecture, tp_size: int, ep_size: int) -> None:
         raise InputError(f"ep_size {ep_size} does not divide the {experts} experts of {arch.name}")
 
 
-def _gqa_qkv(arch: Architecture, tokens: float, tp_size: int, kv_dtype: KvDtype) -> list[Operation]:
-    """Projection, then one fused kernel: normalise (where the LLM does) and rotate queries and keys, write the cache.
+def _gqa_qkv(arch: Architecture, tokens: float, tp_size: int, kv_dtype: KvDtype, *, fused: bool) -> list[Operation]:
+    """Projection; then queries and keys are normalised (where the LLM does) and rotated, and the cache is written.
 
-    That is what compiled graphs of engines run; a kernel apiece would cost another overhead or two per layer.
+    ``fused``: in one kernel, as in the graphs that engines replay at decode; else a kernel each.
     """
     heads, kv_heads = arch.heads // tp_size, local_kv_heads(arch, tp_size)
     width = (heads + 2 * kv_heads) * arch.head_dim
     rotated = (heads + kv_heads) * arch.head_dim
     written = 2 * kv_heads * arch.head_dim
-    moved = 2 * rotated * _ACTIVATION_BYTES + written * (_ACTIVATION_BYTES + kv_dtype.bytes_per_element)
-    return [
-        _gemm(Stage.QKV, "qkv", (tokens, width, arch.hidden_size), arch.dtypes.attention),
-        _elementwise(Stage.QKV, "rope_kv_write", tokens, moved),
-    ]
+    rotation = 2 * rotated * _ACTIVATION_BYTES
+    cache_write = written * (_ACTIVATION_BYTES + kv_dtype.bytes_per_element)
+    projection = _gemm(Stage.QKV, "qkv", (tokens, width, arch.hidden_size), arch.dtypes.attention)
+    if fused:
+        return [projection, _elementwise(Stage.QKV, "rope_kv_write", tokens, rotation + cache_write)]
+    norm = [_elementwise(Stage.QKV, "qk_norm", tokens, rotation)] if arch.qk_norm else []
+    rope = _elementwise(Stage.QKV, "rope", tokens, rotation)
+    return [projection, *norm, rope, _elementwise(Stage.QKV, "kv_write", tokens, cache_write)]
 
 
 def _mla_down_and_query(
@@ -384,7 +387,7 @@ def prefill_layer(
     if arch.mla is not None:
         qkv = _mla_down_and_query(arch, arch.mla, tokens, tp_size, kv_dtype)
     else:
-        qkv = _gqa_qkv(arch, tokens, tp_size, kv_dtype)
+        qkv = _gqa_qkv(arch, tokens, tp_size, kv_dtype, fused=False)
     attention: list[Operation] = []
     for queries, past in cp_pieces(new_tokens, past_tokens, cp_size, cp_layout):
         attention += _prefill_attention(arch, queries, past, tp_size, kv_dtype)
@@ -438,7 +441,7 @@ def decode_layer(
     if arch.mla is not None:
         qkv = _mla_down_and_query(arch, arch.mla, tokens, tp_size, kv_dtype)
     else:
-        qkv = _gqa_qkv(arch, tokens, tp_size, kv_dtype)
+        qkv = _gqa_qkv(arch, tokens, tp_size, kv_dtype, fused=True)
     return (
         _norm(arch, Stage.QKV, "attention_norm", tokens),
         *qkv,

@@ -76,7 +76,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "path", "words"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_one_line(variant, changes: dict[str, Any], path: str, words: str) -> None:  # type: ignore[no-untyped-def]
+def test_one_line(variant, changes: dict[str, Any], path: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         variant("agentic_turn_pcie", changes)
     error = caught.value
@@ -86,7 +86,7 @@ def test_one_line(variant, changes: dict[str, Any], path: str, words: str) -> No
     assert error.exit_code == 3
 
 
-def test_kv_heads_that_can_neither_be_cut_nor_copied(variant) -> None:  # type: ignore[no-untyped-def]
+def test_kv_heads_that_can_neither_be_cut_nor_copied(variant) -> None:
     # 40 query heads divide by 5, 10 KV heads would not by 4: a changed architecture is needed to see it.
     from dataclasses import replace
 
@@ -97,7 +97,7 @@ def test_kv_heads_that_can_neither_be_cut_nor_copied(variant) -> None:  # type: 
         check_parallelism(Parallelism(tp_size=4), arch)
 
 
-def test_ulysses_has_no_heads_to_cut_in_a_latent(variant) -> None:  # type: ignore[no-untyped-def]
+def test_ulysses_has_no_heads_to_cut_in_a_latent(variant) -> None:
     changes = {"prefill": {"tp_size": 4, "cp_size": 2, "cp_exchange": "ulysses", "ep_exchange": "all_to_all"}}
     with pytest.raises(CoverageError, match=r"prefill.cp_exchange: ulysses.*a latent has none"):
         variant("mla_deepseek_v3_pcie", changes)

@@ -103,7 +103,7 @@ def test_no_collective_of_the_seed_uses_a_port_that_kv_uses() -> None:
     assert all("nvlink" in port for port in critical)
 
 
-def test_fast_enough_for_one_screen(variant, benchmark_s=0.15) -> None:  # type: ignore[no-untyped-def]
+def test_fast_enough_for_one_screen(variant, benchmark_s=0.15) -> None:
     """94 layers x 8 chunks, twice the phases of any shipped lane, in 150 ms at most (best of three)."""
     import time
 

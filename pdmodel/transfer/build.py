@@ -23,7 +23,11 @@ Steps = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class LayerMarks:
-    """Phase indices of one layer of one chunk: where its attention starts, and the phases after which it is done."""
+    """Phase indices of one layer of one chunk: where its attention starts, and the phases after which it is done.
+
+    Where compute was not cut before the attention, the mark is the start of the phase that holds it: early by the
+    projections of one layer, never late.
+    """
 
     attention: int
     after_attention: int

@@ -6,7 +6,7 @@ Everything is derived here once: usable capacity, residual, consumption per rout
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -157,6 +157,26 @@ class AllocationData:
             flow_quantum_bytes=np.array(quantum, dtype=float),
             late_group=tuple(flow.name for flow in flows),
             tail_s=None if tail is None else np.array(tail, dtype=float),
+        )
+
+    def only_lane(self, lane: int) -> AllocationData:
+        """One lane alone on the box, its flows and requests with it, no guard: a relaxation of the whole record."""
+        name = self.lanes[lane].name
+        mine = [f for f, flow in enumerate(self.flows) if flow.lane == name]
+        return replace(
+            self,
+            ports=tuple(replace(port, guard_bytes_per_s=0.0) for port in self.ports),
+            lanes=(self.lanes[lane],),
+            decode_lanes=(),
+            clock=Clock(self.clock.edges_s, self.clock.phase[[lane]], self.clock.speed[[lane]]),
+            flows=tuple(self.flows[f] for f in mine),
+            requests=tuple(replace(request, lane=0) for request in self.requests if request.lane == lane),
+            lane_price_per_s=self.lane_price_per_s[[lane]],
+            phase_price_per_s=(self.phase_price_per_s[lane],),
+            decode_price_per_s=np.zeros(0),
+            flow_price_per_s=self.flow_price_per_s[mine],
+            flow_quantum_bytes=self.flow_quantum_bytes[mine],
+            late_group=tuple(self.late_group[f] for f in mine),
         )
 
     # ---- index and arrays ------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pdmodel.allocation.collapse import collapse, no_collapse
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.elastic import ElasticAnswer, ElasticForm, elastic_form, postpone_holds
 from pdmodel.allocation.network import Network, network, port_rows
-from pdmodel.allocation.pull_forward import earliest_due_first, pull_forward
+from pdmodel.allocation.pull_forward import earliest_due_first, pull_forward, released_by_slot
 from pdmodel.allocation.scaling import scale_of
 from pdmodel.allocation.schedule import elastic_schedule, empty_schedule
 from pdmodel.allocation.solution import Elastic, Solution, SolvePath, Status
@@ -151,10 +151,7 @@ def _spread(
     usable[1::2] = data.lane_usable[0][:, net.ports]
     room = usable * length[:, None] - (length - decode_loss).T @ form.decode
     room[1::2] -= data.critical_bytes[0][:, net.ports]
-    released = np.zeros((len(net.flows), 2 * count + 1))
-    for row, f in enumerate(net.flows):
-        for k, size_bytes in data.flows[f].release:
-            released[row, 2 * k :] += size_bytes
+    released = released_by_slot(data, net, length)
     order = earliest_due_first(data, net.flows)
     size = pull_forward(size, room, released=released, net=net, order=order)
     return length, net.spread_routes(size), decode_loss

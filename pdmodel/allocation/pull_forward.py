@@ -74,3 +74,15 @@ def earliest_due_first(data: AllocationData, flows: IntArray) -> IntArray:
         (min((k for k, _ in data.flows[f].due), default=0), data.flows[f].kind.value, n) for n, f in enumerate(flows)
     ]
     return np.array([n for *_, n in sorted(key)], dtype=np.int64)
+
+
+def released_by_slot(data: AllocationData, net: Network, length_s: FloatArray) -> FloatArray:
+    """Bytes of each flow class that may have left by each slot of the one lane, shape (F', 2n + 1) [bytes].
+
+    Bytes released at phase k may move in the wait before it. A slot of 0 s takes none.
+    """
+    out = np.zeros((len(net.flows), len(length_s)))
+    for row, f in enumerate(net.flows):
+        for k, size_bytes in data.flows[f].release:
+            out[row, 2 * k :] += size_bytes
+    return np.where(length_s > 0, out, 0.0)

@@ -14,6 +14,7 @@ from pdmodel.report.words import (
     gb_per_s,
     group,
     merged_name,
+    merged_sentences,
     name_pattern,
     number,
     percent,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 TOP_PORTS = 8
 TOP_FLOWS = 8
+BESIDE = " beside "
 
 
 def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False) -> Document:
@@ -149,32 +151,45 @@ def _ports(plan: Plan, *, full: bool) -> Section:
 
 
 def _settings(plan: Plan) -> Section:
+    title = "What to set: knobs"
     if not plan.settings:
-        return Section("What to set: knobs", text=("Nothing: leave the defaults.",))
-    rows = [[s.name, f"{s.value} {s.unit}".strip(), s.side, s.where, s.reason] for s in plan.settings]
-    return Section("What to set: knobs", table=table(["name", "value", "side", "~where", "~why"], rows))
+        return Section(title, text=("Nothing: leave the defaults.",))
+    sides = {"P": "prefill side", "D": "decode side", "both": "both sides"}
+    lines = [
+        f"{setting.name} = {setting.value}{' ' + setting.unit if setting.unit else ''} "
+        f"({setting.where}, {sides.get(setting.side, setting.side)}): {setting.reason}"
+        for setting in plan.settings
+    ]
+    return Section(title, bullets=tuple(lines))
 
 
 def _enforceability(plan: Plan) -> Section:
+    """Phase kinds of one fate on one line; what it means is said once for each fate."""
     if not plan.enforceability:
         return Section("Enforceability", text=("Nothing to enforce: the plan paces no transfer.",))
-    rows = [
-        [
-            e.phase_kind,
-            e.gate.value.replace("_", "-"),
-            seconds(e.burst_s),
-            seconds(e.gap_s),
-            seconds(e.needed_s),
-            e.text,
-        ]
-        for e in plan.enforceability
-    ]
-    head = ["phase kind", "who can pace", ">burst", ">gap", ">needed", "~which means"]
-    return Section("Enforceability", table=table(head, rows))
+    alike = group(plan.enforceability, lambda e: (e.gate, e.phase_kind.partition(BESIDE)[2], e.text))
+    rows, meanings = [], []
+    for found in alike:
+        gate = found[0].gate.value.replace("_", "-")
+        beside = found[0].phase_kind.partition(BESIDE)[2]
+        rows.append(
+            [
+                ", ".join(e.phase_kind.partition(BESIDE)[0] for e in found),
+                beside or NOTHING,
+                gate,
+                *(
+                    span(min(times), max(times), seconds)
+                    for times in zip(*((e.burst_s, e.gap_s, e.needed_s) for e in found), strict=True)
+                ),
+            ]
+        )
+        meanings.append(f"{gate}{' (' + beside + ')' if beside else ''}: {found[0].text}")
+    head = ["~phase kinds", "beside", "who can pace", ">burst", ">gap", ">needed"]
+    return Section("Enforceability", table=table(head, rows), bullets=tuple(dict.fromkeys(meanings)))
 
 
 def _listing(title: str, items: Sequence[str], nothing: str = "") -> Section:
-    return Section(title, bullets=tuple(items)) if items else Section(title, text=(nothing,))
+    return Section(title, bullets=tuple(merged_sentences(items))) if items else Section(title, text=(nothing,))
 
 
 def _flow_cells(flow: FlowResult) -> list[str]:

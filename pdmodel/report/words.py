@@ -13,6 +13,7 @@ Item = TypeVar("Item")
 
 NOTHING = "-"
 _DIGITS = re.compile(r"(\d+)")
+_PORT = re.compile(r"\b[A-Z]/[\w/]+")
 
 
 def seconds(time_s: float | None) -> str:
@@ -107,6 +108,26 @@ def name_pattern(name: str) -> str:
     'P/gpu#/egress'
     """
     return _DIGITS.sub("#", name)
+
+
+def merged_sentences(sentences: Sequence[str]) -> list[str]:
+    """Sentences that differ only in the numbers of the ports that they name, as one; other numbers are left alone.
+
+    >>> merged_sentences(["P/gpu0 is far from P/nic1", "P/gpu2 is far from P/nic1", "2 GB/s on P/gpu0"])
+    ['P/gpu[0,2] is far from P/nic1', '2 GB/s on P/gpu0']
+    """
+
+    def pattern(sentence: str) -> str:
+        return _PORT.sub(lambda found: name_pattern(found.group()), sentence)
+
+    return [_merged_sentence(found) if len(found) > 1 else found[0] for found in group(sentences, pattern)]
+
+
+def _merged_sentence(sentences: Sequence[str]) -> str:
+    ports = [_PORT.findall(sentence) for sentence in sentences]
+    parts = _PORT.split(sentences[0])
+    names = [merged_name(column) for column in zip(*ports, strict=True)]
+    return "".join(part + name for part, name in zip(parts, [*names, ""], strict=True))
 
 
 def group(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:

@@ -152,3 +152,24 @@ def test_late_transfers_say_by_how_much() -> None:
     late = replace(PLAN, flows=(replace(PLAN.flows[1], finish_s=0.025),))
     (row,) = rows(plan_document(late), "Transfers")
     assert row[6] == "5 ms"
+
+
+def test_phase_kinds_of_one_fate_share_a_line() -> None:
+    gateable = PLAN.enforceability[0]
+    alike = [
+        replace(gateable, phase_kind=f"{kind} beside sends", burst_s=burst)
+        for kind, burst in (("a", 1e-3), ("b", 2e-3))
+    ]
+    document = plan_document(replace(PLAN, enforceability=(*alike, PLAN.enforceability[1])))
+    assert rows(document, "Enforceability") == [
+        ("a, b", "sends", "gateable", "1 ms .. 2 ms", "3 ms", "65 us"),
+        ("decode step", "-", "class-only", "60 us", "0.2 ms", "0.3 ms"),
+    ]
+    assert section(document, "Enforceability").bullets[0] == f"gateable (sends): {gateable.text}"
+
+
+def test_settings_say_name_value_place_and_reason() -> None:
+    assert section(plan_document(PLAN), "What to set: knobs").bullets == (
+        "mlnx_qos --ratelimit = 96 Gbit/s (NIC of rank 0, prefill side): caps the class that carries KV",
+        "MC_MAX_WR = 16 (Mooncake transfer engine, prefill side): 4 MiB in flight instead of 32",
+    )

@@ -1,6 +1,6 @@
 import pytest
 
-from pdmodel.report.words import group, merged_name, number, percent, seconds, span, time_unit
+from pdmodel.report.words import group, merged_name, merged_sentences, number, percent, seconds, span, time_unit
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,11 @@ def test_one_unit_for_a_column() -> None:
 
 def test_groups_keep_their_order() -> None:
     assert group([3, 1, 5, 2], lambda value: value % 2) == [[3, 1, 5], [2]]
+
+
+def test_sentences_about_alike_ports_are_one() -> None:
+    far = [f"far: P/nic{nic} and P/gpu{gpu} are apart" for nic, gpu in ((1, 0), (1, 2), (0, 4))]
+    assert merged_sentences(far) == ["far: P/nic[0-1] and P/gpu[0,2,4] are apart"]
+    figures = ["P/gpu0: 53 GB/s", "P/gpu1: 54 GB/s"]
+    assert merged_sentences(figures) == figures
+    assert merged_sentences(["a", "b", "a 2", "a 3"]) == ["a", "b", "a 2", "a 3"]

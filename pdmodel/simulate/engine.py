@@ -126,7 +126,7 @@ class _Run:
         ledger.end_s = self.now
         ledger.events += traffic.events
         ledger.finish_s, ledger.route_bytes = traffic.finish_s, traffic.route_bytes
-        ledger.solved, ledger.progressive = len(self.rates), self.rule.critical.counts.progressive
+        ledger.solved, ledger.progressive = len(self.rates), self.rule.counts.progressive
         return ledger
 
     def _lane_event(self, lane: _LaneRun, speed: float) -> float:

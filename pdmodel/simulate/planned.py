@@ -97,7 +97,7 @@ class PlannedTraffic:
         for piece in stage.pieces:
             self.release[piece.lane].setdefault(piece.release, []).append(piece)
         self.late: list[tuple[float, int, Piece]] = []
-        self.unreleased = len(stage.pieces)
+        self.postponed = 0
         self.rate_names = _rate_names(schedule)
         self.desks = [self._desk(k) for k in range(len(data.lanes))]
 
@@ -149,14 +149,14 @@ class PlannedTraffic:
         if slot % 2 == 0:
             for piece in self.release[lane].pop(slot // 2, ()):
                 if piece.arrival_s > now + self.snap_s:
-                    heapq.heappush(self.late, (piece.arrival_s, self.unreleased, piece))
+                    self.postponed += 1
+                    heapq.heappush(self.late, (piece.arrival_s, self.postponed, piece))
                 else:
                     self._release(piece)
         self._turn(desk, now)
 
     def _release(self, piece: Piece) -> None:
         self.events += 1
-        self.unreleased -= 1
         account = self.accounts[piece.flow]
         account.steps -= 1
         account.released += piece.size_bytes

@@ -10,7 +10,7 @@ from pdmodel.errors import InputError
 from pdmodel.simulate.activities import Stage
 from pdmodel.simulate.policies import Cap
 from pdmodel.timeline.critical import IDLE
-from pdmodel.timeline.sharing import TOLERANCE, Row, share_rows
+from pdmodel.timeline.sharing import TOLERANCE, Row, SharingCounts, share_rows
 
 
 class Stream(NamedTuple):
@@ -61,6 +61,7 @@ class RateRule:
         self.crossings = stage.crossings
         self.kv_weight = kv_weight
         self.kappa = kappa
+        self.counts = SharingCounts()
         self.cap_rows: list[Row] = [() for _ in stage.crossings]
         self.cap_rate: list[float] = []
         if cap is not None:
@@ -113,7 +114,7 @@ class RateRule:
         if not rows:
             return []
         limits = [1.0] * len(critical) + [stream.limit for stream in streams]
-        speeds = share_rows(rows, limits, left, self.critical.counts)
+        speeds = share_rows(rows, limits, left, self.counts)
         for row, speed in zip(rows, speeds, strict=True):
             for e, need, _ in row:
                 rest = left[e] - need * speed

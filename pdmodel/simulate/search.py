@@ -92,19 +92,21 @@ class CapSearch:
     tried: tuple[tuple[str, float, float], ...]
 
 
-def best_cap(data: AllocationData, unmanaged: Replay | None = None) -> CapSearch:
+def best_cap(
+    data: AllocationData, unmanaged: Replay | None = None, *, kv_weight: float = 1.0, interference: float = 0.0
+) -> CapSearch:
     """Search one static rate for KV: 8 coarse replays on the two busiest kinds of port, 8 around the best of them.
 
     Rates are shares of what KV could have there at most. The same cap is set on every port (or NIC) of a kind, as a
     ring moves at the pace of its slowest port. ``unmanaged``, if given, is that policy's replay: a cap has to beat it.
     """
-    base = unmanaged or simulate(data, UNMANAGED)
+    base = unmanaged or simulate(data, UNMANAGED, kv_weight=kv_weight, interference=interference)
     tried: list[tuple[float, CapTarget, float, QueuePolicy, Replay]] = []
 
     def attempt(target: CapTarget, part: float) -> None:
         rate = part * target.full_bytes_per_s
         policy = cap(target.names, rate, needs_engine_throttle=target.needs_engine_throttle)
-        replay = simulate(data, policy)
+        replay = simulate(data, policy, kv_weight=kv_weight, interference=interference)
         tried.append((replay.cost, target, part, policy, replay))
 
     for target in cap_targets(data):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pdmodel.errors import InputError
 from pdmodel.hardware.ports import Port
 from pdmodel.timeline.phases import DecodeLane, Lane
-from pdmodel.timeline.sharing import Row, SharingCounts, share_rows
+from pdmodel.timeline.sharing import Row, share_rows
 
 IDLE = 0
 """The signature of a phase, or of a lane between phases, that uses no port."""
@@ -32,7 +32,6 @@ class CriticalTraffic:
     work_s: list[list[float]]
     not_before_s: list[list[float]]
     decode_rows: list[Row]
-    counts: SharingCounts = field(default_factory=SharingCounts)
 
     def active(self, signatures: Sequence[int]) -> list[Row]:
         """The critical activities that run together, decode lanes last."""
@@ -52,7 +51,7 @@ class CriticalTraffic:
     def speeds(self, signatures: Sequence[int]) -> tuple[list[float], list[float]]:
         """Speeds without KV: of each lane (1 where it is idle) and of each decode lane."""
         active = self.active(signatures)
-        found = iter(share_rows(active, [1.0] * len(active), self.usable(active), self.counts) if active else ())
+        found = iter(share_rows(active, [1.0] * len(active), self.usable(active)) if active else ())
         lanes = [1.0 if s == IDLE else next(found) for s in signatures]
         return lanes, list(found)
 

@@ -207,6 +207,19 @@ def test_decode_lane_loses_what_kv_takes() -> None:
     assert strict.critical_bytes == pytest.approx([30.0])
 
 
+def test_decode_lane_is_not_charged_for_the_prefill_beside_it() -> None:
+    # The step wants 6 and the collective 10 of 10: 5 each for 2 s. That is so without KV too: nothing to pay.
+    decode = DecodeLane("d", 0.01, {"e": 6.0}, {"e": 10.0})
+    lane = Lane("a", (collective(1.0, e=10.0), compute(2.0)))
+    replay = simulate(record([lane], [], decode=[decode]), "no_kv")
+    assert replay.lanes[0].end_s == pytest.approx([2.0, 4.0])
+    assert replay.decode_loss_s == pytest.approx([0.0])
+    # 10 bytes released after the collective: 5 byte/s for 2 s, in which x = 5/6.
+    replay = simulate(record([lane], [send("s", route(e=1.0), (1, 10.0))], decode=[decode]), "unmanaged")
+    assert replay.decode_loss_s == pytest.approx([1 / 3])
+    assert replay.cost == pytest.approx(3.0 / 3)
+
+
 def test_starved_kv_is_said_and_costs_without_end() -> None:
     decode = DecodeLane("d", 0.01, {"e": 10.0}, {"e": 10.0})
     data = record([Lane("a", (compute(1.0),))], [send("s", route(e=1.0), (0, 20.0))], decode=[decode])
@@ -323,6 +336,14 @@ def test_bytes_planned_after_their_gate_are_fetched() -> None:
     data = record([Lane("a", (compute(1.0), compute(1.0)))], [load("p", route(e=1.0), (1, 5.0))])
     replay = simulate(data, plan(schedule(2, (3, 0.0, 1.0, 5.0))))
     assert replay.lanes[0].start_s == pytest.approx([0.0, 1.5])
+
+
+def test_plan_lets_late_requests_in() -> None:
+    # B arrives 1 s after A ended; its two loads of 5 come with it. Nothing is planned for them: 1 s for both, then 1 s.
+    lane = Lane("a", (compute(1.0, "A"), compute(1.0, "B", 2.0)))
+    flows = [load(n, route(e=1.0), (1, 5.0), at=1, request="B") for n in "pq"]
+    replay = simulate(record([lane], flows), plan(schedule(2)))
+    assert replay.lanes[0].start_s == pytest.approx([0.0, 3.0])
 
 
 def test_plans_of_two_lanes_share_what_both_want() -> None:

@@ -72,7 +72,7 @@ def flows_of(draw, lane):
 def records(draw):
     lanes = tuple(draw(lanes_of(name)) for name in "ab"[: draw(st.integers(1, 2))])
     flows = tuple(flow for lane in lanes for flow in draw(flows_of(lane)))
-    decode = tuple([DecodeLane("d", 0.01, {"g": 4.0}, {"g": 9.0})] * draw(st.integers(0, 1)))
+    decode = tuple([DecodeLane("d", 0.01, {"g": 6.0}, {"g": 9.0})] * draw(st.integers(0, 1)))
     timeline = Timeline(PORTS, lanes, decode, run_clock(PORTS, lanes, decode))
     requests = {phase.request for lane in lanes for phase in lane.phases}
     prices = Prices({lane.name: 2.0 for lane in lanes}, dict.fromkeys(requests, 0.5), {one.name: 1.0 for one in decode})

@@ -1,6 +1,7 @@
 # All that a new machine needs is make and Python >= 3.11:
 #   make plan    plan the flagship scenario        make test    every check, as CI runs it
-#   make bench   start-up and plan times           make clean   remove what the others made
+#   make bench   start-up and plan times           make readme  renew the output that README.md quotes
+#   make clean   remove what the others made
 # PYTHON=python3.12 chooses the interpreter, SCENARIO=name_or_path the scenario of `make plan`.
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan test lint types imports unit bench clean
+.PHONY: help install plan test lint types imports unit bench readme clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -51,6 +52,10 @@ unit: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# What README.md quotes of pdmodel's output, run again.
+readme: $(INSTALLED)
+	$(BIN)/python docs/refresh.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache .grimp_cache

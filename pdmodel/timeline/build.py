@@ -11,8 +11,8 @@ from pdmodel.engines.spec import ReleaseAfter
 from pdmodel.llm.operators import Stage
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.spec import SourceKind
+from pdmodel.timeline.assumptions import ComputeEvidence
 from pdmodel.timeline.clock import run_clock
-from pdmodel.timeline.evidence import ComputeEvidence
 from pdmodel.timeline.exchanges import Exchanges, Slot, add_up, merged
 from pdmodel.timeline.layers import Pass, StageTimes, embedding_slots, layer_slots, logits_slots
 from pdmodel.timeline.phases import DecodeLane, Lane, Phase, PhaseKind, Timeline
@@ -69,6 +69,9 @@ def timeline(resolved: ResolvedScenario) -> Timeline:
     decode = decode_lane(resolved, used[-1])
     assumed = dict.fromkeys(evidence.notes(resolved.prefill_box.profile.name))
     assumed.update({note: None for exchanges in used for note in exchanges.assumed})
+    longest, known = max(request.input_tokens for request in resolved.requests), resolved.arch.max_context_tokens
+    if known is not None and longest > known:
+        assumed[f"{resolved.arch.name} serves {longest} tokens by position scaling; its file names {known}"] = None
     if resolved.fabric is None:
         assumed["the fabric between the nodes is non-blocking (no fabric_gbit_per_s given)"] = None
     return Timeline(
@@ -179,6 +182,7 @@ def _prefill_cost(
         exchanges,
         ep_exchange=part.ep_exchange,
         cp_exchange=part.cp_exchange,
+        past_tokens=past_tokens,
     )
     cost = prefill_pass(
         resolved.arch,

@@ -22,7 +22,10 @@ StageTimes = Mapping[Stage, Estimate]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one forward pass of an instance moves: ``tokens`` of the whole instance, and how its ranks exchange."""
+    """What one forward pass of an instance moves, and how its ranks exchange it.
+
+    ``tokens`` are the new ones of the whole instance, ``past_tokens`` those before them, whose KV is there.
+    """
 
     arch: Architecture
     kv_dtype: KvDtype
@@ -30,6 +33,7 @@ class Pass:
     exchanges: Exchanges
     ep_exchange: EpExchange
     cp_exchange: CpExchange = CpExchange.ALL_GATHER
+    past_tokens: int = 0
 
     @property
     def hidden_bytes(self) -> float:
@@ -89,10 +93,12 @@ def _attention(shape: Pass, times: StageTimes) -> Iterator[Slot]:
     if exchanges.placement.parallelism.cp_size == 1:
         yield from _compute(times, Stage.ATTENTION)
         return
+    # In a ring each rank keeps the KV of its own tokens only, so that of earlier ones goes round again.
+    around = shape.tokens + (shape.past_tokens if shape.cp_exchange is CpExchange.RING else 0)
     groups = [
         context_parallel_layer(
             shape.cp_exchange.value,
-            shape.tokens,
+            around,
             shape.arch,
             shape.kv_dtype,
             tp_size=exchanges.placement.parallelism.tp_size,

@@ -164,6 +164,20 @@ def test_a_ring_hides_behind_attention_and_a_gather_does_not(variant) -> None:
     assert total("ring") < total("all_gather")
 
 
+def test_a_ring_passes_the_kv_of_earlier_chunks_round_again(variant) -> None:
+    def moved(exchange: str, chunk: int) -> float:
+        changes = {
+            "llm": "llama-3.1-8b",
+            "prefill": {"tp_size": 1, "cp_size": 4, "ep_size": 1, "ep_exchange": "all_reduce", "cp_exchange": exchange},
+            "decode": {"ep_size": 1, "ep_exchange": "all_reduce"},
+        }
+        phases = [p for p in lane_of(variant("seed_h200_nvlink", changes)).phases if p.layer == 3 and p.chunk == chunk]
+        return sum(phase.wire_bytes.get("P/gpu0/nvlink_egress", 0.0) for phase in phases)
+
+    assert moved("ring", 2) == pytest.approx(3 * moved("ring", 0))
+    assert moved("all_gather", 2) == pytest.approx(moved("all_gather", 0))
+
+
 def test_experts_behind_an_all_reduce(variant) -> None:
     lane = moe_on_h200(variant, {"tp_size": 4, "ep_size": 4, "ep_exchange": "all_reduce"})
     assert operations(lane) == ["qkv+attention+o_proj", "tp_all_reduce_attn", "router+experts", "tp_all_reduce_mlp"]

@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_oracle import cases, elastic
 
+from pdmodel.allocation.bound import loss_bound
 from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.fast_paths import certified, lower_bound
+from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.simulate import SIMPLE, plan, simulate
 from pdmodel.timeline.capacity import usable_capacity
 
@@ -81,6 +84,40 @@ def test_the_elastic_program_bounds_every_policy_and_is_reached_by_its_own_plan(
     assert close(replay.cost, optimum, size_of(case))
     check_segments(data, replay)
     check_usable(data, replay)
+
+
+@settings(max_examples=30)
+@given(cases())
+def test_the_packages_own_program_agrees_and_its_plan_keeps_its_word(case) -> None:
+    data = AllocationData.from_dict(case)
+    optimum, _ = elastic(case)
+    solution = solve_elastic(data)
+    assert close(solution.objective, optimum, size_of(case))
+    assert solution.schedule is not None
+    assert close(simulate(data, plan(solution.schedule)).cost, optimum, size_of(case))
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_the_certificate_is_never_wrong(case) -> None:
+    data = AllocationData.from_dict(case)
+    optimum, _ = elastic(case)
+    floor = lower_bound(data).cost
+    assert floor <= optimum or close(floor, optimum, size_of(case))
+    for policy in ("strict", "residual_edf"):
+        cost = simulate(data, policy).cost
+        if certified(data, cost, floor):
+            assert close(cost, optimum, size_of(case))
+
+
+@ONE_BY_ONE
+@given(cases())
+def test_slowdown_stays_within_the_bound(case) -> None:
+    data = AllocationData.from_dict(case)
+    most = loss_bound(data).loss_max_s
+    assert most is not None
+    for policy in SIMPLE:
+        assert simulate(data, policy).prefill_slowdown_s[0] <= most * (1 + 1e-9) + 1e-9
 
 
 @ONE_BY_ONE

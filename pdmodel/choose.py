@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pdmodel.allocation.bound import LossBound, loss_bound
+from pdmodel.allocation.bound import LossBound, lanes_meet, loss_bound
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import certified, lower_bound, single_port
 from pdmodel.allocation.solution import Solution, SolvePath
@@ -30,7 +30,6 @@ from pdmodel.timeline.phases import FloatArray
 from pdmodel.verdict import WORTH, Contest, price_of_prefill, shares_port
 
 ON_TIME = 1e-9
-ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +116,13 @@ def choose(
 def cost_floor(data: AllocationData) -> float:
     """A cost that no schedule undercuts [GPU·s].
 
-    On one lane with one request it is the certificate's lower bound; several lanes that meet nowhere with one request
-    each add up, each alone on the box and without a guard (dropping the others' traffic only helps). Else zero.
+    The certificate's lower bound on one lane. Several lanes whose critical traffic meets nowhere add up, each alone on
+    the box and without a guard (dropping the others' traffic only helps). Zero where lanes meet.
     """
-    alone = [sum(request.lane == k for request in data.requests) == 1 for k in range(len(data.lanes))]
-    if not all(alone) or loss_bound(data).loss_max_s is None:
-        return 0.0
     if len(data.lanes) == 1:
         return lower_bound(data).cost
+    if lanes_meet(data):
+        return 0.0
     return sum(lower_bound(data.only_lane(k)).cost for k in range(len(data.lanes)))
 
 
@@ -143,13 +141,12 @@ def _fast_path(
 ) -> _Found | None:
     """Whether something simpler than a program answers, and what."""
     by_name = {replay.policy: replay for _, replay in tried}
-    edf = by_name[RESIDUAL_EDF.name]
+    little = unmanaged.unfavourable.replay.cost - floor < WORTH * price_of_prefill(data)
     if not shares_port(data):
-        late = edf.decode_stall_s.max(initial=0.0) + edf.load_stall_s.max(initial=0.0)
-        if late <= ON_TIME or _equal_prices(data):
-            return _Found(SolvePath.NO_SHARED_PORT)
-        return None
-    if unmanaged.unfavourable.replay.cost - floor < WORTH * price_of_prefill(data):
+        edf = by_name[RESIDUAL_EDF.name]
+        on_time = edf.decode_stall_s.max(initial=0.0) + edf.load_stall_s.max(initial=0.0) <= ON_TIME
+        return _Found(SolvePath.NO_SHARED_PORT) if little or on_time or _equal_prices(data) else None
+    if little:
         return _Found(SolvePath.BOUND)
     if len(data.lanes) != 1 or len(data.requests) != 1:
         return None
@@ -172,17 +169,10 @@ def _program(data: AllocationData, centre: tuple[float, float]) -> tuple[_Found,
         solutions, path = [solve_elastic(data)], SolvePath.PROGRAM_E
         replays = [_planned(data, solutions[0], centre)]
     else:
-        from pdmodel.allocation.program_r import next_quantum, solve_residual
+        from pdmodel.allocation.program_r import quantum_rounds
 
-        path = SolvePath.PROGRAM_R
-        solutions, replays, quantum = [], [], None
-        for _ in range(ROUNDS):
-            solutions.append(solve_residual(data, quantum))
-            replays.append(_planned(data, solutions[-1], centre))
-            following = next_quantum(data, solutions[-1])
-            if following is None or (quantum is not None and np.allclose(following, quantum)):
-                break
-            quantum = following
+        solutions, path = list(quantum_rounds(data)), SolvePath.PROGRAM_R
+        replays = [_planned(data, solution, centre) for solution in solutions]
     best = min(range(len(replays)), key=lambda k: replays[k][1].cost)
     return _Found(path, solutions[best]), replays
 

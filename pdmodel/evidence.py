@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pdmodel import __version__
 from pdmodel.allocation.data import AllocationData
@@ -177,12 +178,10 @@ def assumed_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScena
     lines += list(timeline.assumed)
     if resolved.spec.prices.user_gpus is None and any(r.user_price_gpus is None for r in resolved.requests):
         lines.append("a waiting user costs decode GPUs / max_running_requests")
-    if resolved.fabric is None:
-        lines.append("the fabric between the NICs is non-blocking")
     return tuple(dict.fromkeys(lines))
 
 
-def _binding(data: AllocationData, choice: Choice) -> FloatArray:
+def _binding(data: AllocationData, choice: Choice) -> NDArray[np.bool_]:
     if choice.shadow_price is not None:
         return choice.shadow_price > 0
     return choice.replay.kv_bytes >= 0.5 * data.capacity * choice.replay.end_s

@@ -95,21 +95,26 @@ def _widths(content: Table, width: int) -> list[int]:
             room = [(w, c) for c, w in enumerate(widths) if eligible[c] and w > max(least[c], heads[c])]
             if room:
                 widths[max(room)[1]] -= 1
-    return _spread(widths, natural, width)
+    return _spread(widths, columns, width)
 
 
 def _longest_word(texts: Sequence[str]) -> int:
     return max((len(word) for text in texts for word in text.split()), default=0)
 
 
-def _spread(widths: list[int], natural: list[int], width: int) -> list[int]:
-    """Give what is left to the headings that would otherwise be wrapped, first column first."""
-    left = width - sum(widths)
-    for c, wanted in enumerate(natural):
-        more = max(0, min(left, wanted - widths[c]))
-        if widths[c] + more == wanted:
-            widths[c], left = wanted, left - more
+def _spread(widths: list[int], columns: Sequence[Column], width: int) -> list[int]:
+    """Give what is left to the headings, so that the highest of them takes as few lines as can be."""
+    for lines in range(1, max((len(column.title.split()) for column in columns), default=0)):
+        wanted = [max(w, _heading_width(column.title, lines)) for w, column in zip(widths, columns, strict=True)]
+        if sum(wanted) <= width:
+            return wanted
     return widths
+
+
+def _heading_width(title: str, most_lines: int) -> int:
+    """The least width in which the heading takes no more than so many lines."""
+    least = _longest_word([title])
+    return next((width for width in range(least, len(title)) if len(_wrap(title, width)) <= most_lines), len(title))
 
 
 def _row(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], *, bottom: bool = False) -> list[str]:

@@ -18,7 +18,7 @@ from pdmodel.allocation.data import usable_capacity
 from pdmodel.errors import InputError
 from pdmodel.report.files import check_target, write_whole
 from pdmodel.report.series import Recorded, Steps, Window, closest_look, collective_share, whole_run
-from pdmodel.report.text import port_groups
+from pdmodel.report.text import contended, matters, port_groups
 from pdmodel.report.words import group, merged_name, name_pattern, number
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.units import GB, MS
@@ -107,11 +107,14 @@ def figure(plan: Plan) -> Figure:
 
 
 def _ports_to_show(plan: Plan) -> list[list[PortResult]]:
-    """Contended ports; without one, the busiest port of each kind of traffic, to show that they are apart."""
+    """Contended ports and any that is fuller; without a contended one the busiest for each kind of traffic.
+
+    The latter shows that the two kinds are apart.
+    """
     groups = port_groups(plan.ports)
-    both = [ports for ports in groups if ports[0].critical_bytes > 0 and ports[0].kv_bytes > 0]
-    if both:
-        return both[:MOST_PORTS]
+    if any(contended(port) for port in plan.ports):
+        fullest = max(port.utilisation for port in plan.ports)
+        return [ports for ports in groups if matters(ports[0], fullest)][:MOST_PORTS]
     busiest = sorted(groups, key=lambda ports: -ports[0].utilisation)
     kv = [ports for ports in busiest if ports[0].kv_bytes > 0][:2]
     critical = [ports for ports in busiest if ports[0].critical_bytes > 0][:1]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TOP_PORTS = 8
 TOP_FLOWS = 8
 BESIDE = " beside "
+NEARLY = 0.9
 
 
 def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False) -> Document:
@@ -65,9 +66,14 @@ def best_simple_rule(policies: Sequence[PolicyResult]) -> PolicyResult | None:
 
 
 def port_groups(ports: Sequence[PortResult]) -> list[list[PortResult]]:
-    """Ports that print alike, together; the ones that carry critical traffic and KV first, then by price and use."""
+    """Ports that print alike, together; first those that carry critical traffic and KV, or are the fullest of all."""
     alike = group(ports, lambda port: (name_pattern(port.name), *_port_cells(port)))
-    return sorted(alike, key=lambda ports: _relevance(ports[0]), reverse=True)
+    fullest = max((port.utilisation for port in ports), default=0.0)
+
+    def relevance(ports: list[PortResult]) -> tuple[bool, float, float]:
+        return matters(ports[0], fullest), ports[0].shadow_price or 0.0, ports[0].utilisation
+
+    return sorted(alike, key=relevance, reverse=True)
 
 
 def _verdict(plan: Plan) -> Section:
@@ -110,20 +116,29 @@ def _policy_label(policy: PolicyResult, best: PolicyResult | None, rule: str) ->
 def _policy_cells(policy: PolicyResult, label: str, unit: Unit) -> list[str]:
     ttft, cost = unit(policy.ttft_s), number(policy.cost)
     if policy.ttft_low_s is not None and policy.ttft_high_s is not None:
-        ttft += f" ({span(policy.ttft_low_s, policy.ttft_high_s, unit)})"
+        ttft = _with_band(ttft, span(policy.ttft_low_s, policy.ttft_high_s, unit))
     if policy.cost_low is not None and policy.cost_high is not None:
-        cost += f" ({span(policy.cost_low, policy.cost_high, number)})"
+        cost = _with_band(cost, span(policy.cost_low, policy.cost_high, number))
     stalls = [unit(time_s) for time_s in (policy.prefill_slowdown_s, policy.load_stall_s, policy.decode_stall_s)]
     return [label, ttft, *stalls, cost]
+
+
+def _with_band(value: str, band: str) -> str:
+    return value if band == value else f"{value} ({band})"
 
 
 def _missed(plan: Plan) -> Section:
     return Section("Missed deadlines", bullets=plan.missed_deadlines)
 
 
-def _relevance(port: PortResult) -> tuple[bool, float, float]:
-    both = port.critical_bytes > 0 and port.kv_bytes > 0
-    return (both, port.shadow_price or 0.0, port.utilisation)
+def contended(port: PortResult) -> bool:
+    """Whether the port carries critical traffic and KV."""
+    return port.critical_bytes > 0 and port.kv_bytes > 0
+
+
+def matters(port: PortResult, fullest: float) -> bool:
+    """Whether the port carries both kinds, or is about as full as the fullest of all."""
+    return contended(port) or port.utilisation >= NEARLY * fullest > 0
 
 
 def _port_cells(port: PortResult) -> list[str]:
@@ -143,7 +158,7 @@ def _ports(plan: Plan, *, full: bool) -> Section:
     rows = [[merged_name([port.name for port in ports]), *_port_cells(ports[0])] for ports in shown]
     head = ["port", ">capacity [GB/s]", ">critical", ">KV", ">used", ">price [GPU·s per GB/s]"]
     hidden = len(plan.ports) - sum(len(ports) for ports in shown)
-    shared = sum(port.critical_bytes > 0 and port.kv_bytes > 0 for port in plan.ports)
+    shared = sum(contended(port) for port in plan.ports)
     note = f"{shared} of {len(plan.ports)} ports carry both critical traffic and KV."
     if hidden:
         note += f" {hidden} ports not shown: --full."

@@ -36,3 +36,12 @@ def test_headings_stand_on_the_last_line() -> None:
 
 def test_indent_is_blank() -> None:
     assert not INDENT.strip()
+
+
+def test_headings_take_as_few_lines_as_can_be() -> None:
+    content = table(["a", ">first of three [ms]", ">second of three [ms]"], [["x" * 20, "1", "2"]])
+    assert [len(layout(content, width)[0]) for width in (70, 50, 40)] == [1, 2, 3]
+
+
+def test_no_rows() -> None:
+    assert layout(table(["a", ">b"], []), 40) == (["a  b"], [])

@@ -99,6 +99,14 @@ def test_without_a_contended_port_both_kinds_are_drawn_apart() -> None:
     assert [label.partition("\n")[0] for label in labels if label] == [UPLINK, NIC, "P/gpu[0-1]/ingress"]
 
 
+def test_a_full_port_is_drawn_although_it_carries_only_kv() -> None:
+    ports = tuple(
+        replace(port, utilisation=0.99, shadow_price=0.01) if port.name == NIC else port for port in PLAN.ports
+    )
+    labels = [axes.get_ylabel() for axes in figure(replace(PLAN, ports=ports)).axes]
+    assert [label.partition("\n")[0] for label in labels if label] == [NIC, UPLINK, "P/gpu[0-1]/ingress"]
+
+
 def test_stacks_do_not_exceed_the_capacity() -> None:
     drawn = figure(PLAN)
     for axes in drawn.axes[:2]:

@@ -173,3 +173,16 @@ def test_settings_say_name_value_place_and_reason() -> None:
         "mlnx_qos --ratelimit = 96 Gbit/s (NIC of rank 0, prefill side): caps the class that carries KV",
         "MC_MAX_WR = 16 (Mooncake transfer engine, prefill side): 4 MiB in flight instead of 32",
     )
+
+
+def test_a_band_without_width_is_left_out() -> None:
+    first = replace(PLAN.policies[0], ttft_low_s=0.0273, ttft_high_s=0.0273, cost_low=0.0287, cost_high=0.0287)
+    shown = rows(plan_document(replace(PLAN, policies=(first, *PLAN.policies[1:]))), "Times")[0]
+    assert (shown[1], shown[-1]) == ("27.3", "0.0287")
+
+
+def test_a_full_port_is_not_hidden_behind_contended_ones() -> None:
+    ports = tuple(
+        replace(port, utilisation=0.99, shadow_price=0.01) if port.name == "P/nic0/tx" else port for port in PLAN.ports
+    )
+    assert rows(plan_document(replace(PLAN, ports=ports)), "Ports")[0][0] == "P/nic0/tx"

@@ -53,6 +53,12 @@ class ElasticForm:
     wait_slot: IntArray
     phase_share: FloatArray
 
+    @property
+    def overfull(self) -> NDArray[np.bool_]:
+        """Slots and ports (S, P') where critical traffic and decode lanes ask for more than there is."""
+        left = self.usable - self.decode.sum(axis=0)
+        return np.asarray((self.critical > left * self.tau_s[:, None] + 1e-12 * self.critical) | (left < 0))
+
     def scaled(self, scale: Scale) -> ElasticForm:
         """The same form in the units of ``scale``."""
         return replace(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pdmodel.allocation.collapse import Classes
 from pdmodel.allocation.data import AllocationData
@@ -67,7 +68,7 @@ def network(data: AllocationData, classes: Classes) -> Network:
     )
 
 
-def _overfull(data: AllocationData) -> np.typing.NDArray[np.bool_]:
+def _overfull(data: AllocationData) -> NDArray[np.bool_]:
     """Ports on which decode lanes and a phase ask for more than there is, without any KV, shape (P,)."""
     full = np.zeros(len(data.ports), dtype=bool)
     if data.decode_lanes:
@@ -83,11 +84,14 @@ def first_of(classes: IntArray) -> IntArray:
     return np.unique(classes, return_index=True)[1].astype(np.int64)
 
 
-def port_rows(consumption: FloatArray, entry_route: IntArray, entry_slot: IntArray) -> tuple[Any, IntArray]:
+def port_rows(
+    consumption: FloatArray, entry_route: IntArray, entry_slot: IntArray, always: NDArray[np.bool_] | None = None
+) -> tuple[Any, IntArray]:
     """The sparse matrix of KV bytes per port and slot, and which (slot, port) each row is.
 
     ``consumption`` (R, P) [-]; entries are the columns: route and slot of each variable. Returns a CSR matrix of shape
-    (rows, entries) and an array (rows, 2) of (slot, port); combinations that no entry can use have no row.
+    (rows, entries) and an array (rows, 2) of (slot, port); combinations that no entry can use have no row, unless
+    ``always`` (S, P) says so.
     """
     import scipy.sparse as sp
 
@@ -100,6 +104,8 @@ def port_rows(consumption: FloatArray, entry_route: IntArray, entry_slot: IntArr
     within = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
     place = first[entry_route][column] + within
     key = entry_slot[column] * count_ports + ports[place]
-    kept, row = np.unique(key, return_inverse=True)
+    extra = np.zeros(0, dtype=np.int64) if always is None else np.flatnonzero(always)
+    kept, row = np.unique(np.concatenate([key, extra]), return_inverse=True)
+    row = row.reshape(-1)[: len(key)]
     matrix = sp.csr_array((weight[place], (row, column)), shape=(len(kept), len(entry_route)))
     return matrix, np.stack([kept // count_ports, kept % count_ports], axis=1)

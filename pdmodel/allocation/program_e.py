@@ -29,6 +29,8 @@ from pdmodel.allocation.terms import (
     StretchedPort,
     Term,
     open_entries,
+    saving_duals,
+    state_bounds,
 )
 from pdmodel.timeline.phases import FloatArray
 
@@ -72,7 +74,8 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
     scale, form = scale_of(data), elastic_form(data, net)
     scaled = form.scaled(scale)
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
-    variables, terms = build(net, scaled, entries)
+    variables, moved, ports, others = build(net, scaled, entries)
+    terms = (moved, ports, *others)
     solved = solve_terms(terms, "program E")
     slots = len(form.tau_s)
     sent = entries.table(variables.sent.value, len(net.routes), slots) * scale.size_bytes
@@ -83,7 +86,8 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
         loss = np.clip(variables.decode_loss.value, 0.0, None).reshape(loss.shape) * scale.time_s
     answer = postpone_holds(form, net, ElasticAnswer(sent, stretch, loss))
     length, size_bytes, decode_loss = _spread(data, net, form, answer)
-    saved = sum(term.worth(solved.duals) for term in terms)
+    duals = saving_duals(moved, ports.matrix, ports.room, solved.duals)
+    saved = sum(term.worth(duals) for term in terms)
     return Solution(
         path=SolvePath.PROGRAM_E,
         status=solved.status,
@@ -97,27 +101,26 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
     )
 
 
-def build(net: Network, form: ElasticForm, entries: Entries) -> tuple[Variables, list[Term]]:
+def build(
+    net: Network, form: ElasticForm, entries: Entries
+) -> tuple[Variables, CumulativeBytes, StretchedPort, list[Term]]:
     """Variables and terms of program E: what is minimised and under which constraints, at one glance."""
     import cvxpy as cp
 
     slots, stretched = len(form.tau_s), np.flatnonzero(form.stretch)
-    matrix, rows = port_rows(net.consumption, entries.route, entries.slot)
-    bounds = [form.lower.reshape(-1), form.upper.reshape(-1)]
+    matrix, rows = port_rows(net.consumption, entries.route, entries.slot, form.overfull)
     v = Variables(
         sent=cp.Variable(len(entries.slot), nonneg=True, name="sent"),
-        state=cp.Variable(form.lower.size, bounds=bounds, name="state"),
+        state=cp.Variable(form.lower.size, bounds=state_bounds(form.lower, form.upper), name="state"),
         stretch=cp.Variable(len(stretched), nonneg=True, name="stretch"),
         decode_loss=cp.Variable(len(form.decode) * slots, nonneg=True, name="loss") if len(form.decode) else None,
     )
-    terms: list[Term] = [
-        CumulativeBytes(net, entries, form.step, form.lower.shape[1], v.sent, v.state),
-        StretchedPort(form, rows, matrix, stretched, v.sent, v.stretch, v.decode_loss),
-        StretchCost(form, stretched, v.stretch),
-    ]
+    moved = CumulativeBytes(net, entries, form.step, form.lower.shape[1], v.sent, v.state)
+    ports = StretchedPort(form, rows, matrix, stretched, v.sent, v.stretch, v.decode_loss)
+    others: list[Term] = [StretchCost(form, stretched, v.stretch)]
     if v.decode_loss is not None:
-        terms.append(DecodeLoss(form.tau_s, form.decode_price, stretched, v.stretch, v.decode_loss))
-    return v, terms
+        others.append(DecodeLoss(form.tau_s, form.decode_price, stretched, v.stretch, v.decode_loss))
+    return v, moved, ports, others
 
 
 def elastic_times(data: AllocationData, length_s: FloatArray, decode_loss_s: FloatArray) -> Elastic:

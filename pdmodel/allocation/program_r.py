@@ -33,6 +33,8 @@ from pdmodel.allocation.terms import (
     Term,
     late_points,
     open_entries,
+    saving_duals,
+    state_bounds,
 )
 from pdmodel.timeline.phases import FloatArray, IntArray
 
@@ -96,10 +98,12 @@ def solve_residual(data: AllocationData, quantum: FloatArray | None = None, *, s
     scale, form = scale_of(data), residual_form(data, net, quantum)
     scaled = form.scaled(scale)
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
-    variables, terms = build(net, scaled, entries)
+    variables, moved, ports, others = build(net, scaled, entries)
+    terms = (moved, ports, *others)
     solved = solve_terms(terms, "program R")
     sent = entries.table(variables.sent.value, len(net.routes), len(form.length_s)) * scale.size_bytes
-    saved = sum(term.worth(solved.duals) for term in terms)
+    duals = saving_duals(moved, ports.matrix, ports.room, solved.duals)
+    saved = sum(term.worth(duals) for term in terms)
     return Solution(
         path=SolvePath.PROGRAM_R,
         status=solved.status,
@@ -114,7 +118,9 @@ def solve_residual(data: AllocationData, quantum: FloatArray | None = None, *, s
     )
 
 
-def build(net: Network, form: ResidualForm, entries: Entries) -> tuple[Variables, list[Term]]:
+def build(
+    net: Network, form: ResidualForm, entries: Entries
+) -> tuple[Variables, CumulativeBytes, ResidualPort, list[Term]]:
     """Variables and terms of program R: what is minimised and under which constraints, at one glance."""
     import cvxpy as cp
 
@@ -128,7 +134,7 @@ def build(net: Network, form: ResidualForm, entries: Entries) -> tuple[Variables
     points = late_points(form)
     v = Variables(
         sent=one_each(len(entries.slot), "sent"),
-        state=cp.Variable(form.lower.size, bounds=[form.lower.reshape(-1), form.upper.reshape(-1)], name="state"),
+        state=cp.Variable(form.lower.size, bounds=state_bounds(form.lower, form.upper), name="state"),
         late=one_each(len(points.weight), "late"),
         overdraft=cp.Variable(len(overdrawn), bounds=[0.0, limit[overdrawn]], name="overdraft")
         if len(overdrawn)
@@ -140,17 +146,16 @@ def build(net: Network, form: ResidualForm, entries: Entries) -> tuple[Variables
         delayed=delayed,
         points=points,
     )
-    terms: list[Term] = [
-        CumulativeBytes(net, entries, form.step, form.lower.shape[1], v.sent, v.state),
-        ResidualPort(form, rows, matrix, overdrawn, v.sent, v.overdraft, v.decode_loss),
-    ]
+    moved = CumulativeBytes(net, entries, form.step, form.lower.shape[1], v.sent, v.state)
+    ports = ResidualPort(form, rows, matrix, overdrawn, v.sent, v.overdraft, v.decode_loss)
+    others: list[Term] = []
     if v.late is not None:
-        terms.append(Lateness(form, points, v.state, v.late))
+        others.append(Lateness(form, points, v.state, v.late))
     if v.overdraft is not None:
-        terms.append(CriticalDelay(form, rows, overdrawn, v.overdraft, v.delay, delayed))
+        others.append(CriticalDelay(form, rows, overdrawn, v.overdraft, v.delay, delayed))
     if v.decode_loss is not None:
-        terms.append(DecodeLoss(form.length_s, form.decode_price, delayed[:0], None, v.decode_loss))
-    return v, terms
+        others.append(DecodeLoss(form.length_s, form.decode_price, delayed[:0], None, v.decode_loss))
+    return v, moved, ports, others
 
 
 def next_quantum(data: AllocationData, solution: Solution) -> FloatArray | None:

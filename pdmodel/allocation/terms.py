@@ -18,6 +18,9 @@ from pdmodel.allocation.network import Network
 from pdmodel.allocation.residual import ResidualForm
 from pdmodel.timeline.phases import FloatArray, IntArray
 
+#: Scaled bytes that count as none when a port is looked at for a kink.
+KINK = 1e-9
+
 
 class Term(ABC):
     """A part of a program: constraints by name, and what it adds to the cost (nothing unless it is a penalty)."""
@@ -57,6 +60,18 @@ def open_entries(lower: FloatArray, upper: FloatArray, step: IntArray, route_flo
     free = (upper > 0) & ~done
     route, slot = np.nonzero(free[route_flow][:, step])
     return Entries(route, slot)
+
+
+def state_bounds(lower: FloatArray, upper: FloatArray) -> list[FloatArray]:
+    """Bounds of the state, flat: only those that the order c_k <= c_{k+1} does not imply.
+
+    Implied bounds cost time, and give bytes prices that nothing asks for.
+    """
+    lower_before = np.concatenate([np.zeros((len(lower), 1)), lower[:, :-1]], axis=1)
+    upper_after = np.concatenate([upper[:, 1:], np.full((len(upper), 1), np.inf)], axis=1)
+    low = np.where(lower > lower_before, lower, -np.inf)
+    high = np.where(upper < upper_after, upper, np.inf)
+    return [low.reshape(-1), high.reshape(-1)]
 
 
 @dataclass(frozen=True)
@@ -106,9 +121,7 @@ class StretchedPort(Term):
         import scipy.sparse as sp
 
         slot, port = self.rows.T
-        steady = self.form.decode.sum(axis=0)
-        growth = self.form.usable[slot, port] - steady[port]
-        room = growth * self.form.tau_s[slot] - self.form.critical[slot, port]
+        growth = self._growth
         column = np.full(len(self.form.tau_s), -1)
         column[self.stretched] = np.arange(len(self.stretched))
         can = column[slot] >= 0
@@ -118,7 +131,18 @@ class StretchedPort(Term):
         used = self.matrix @ self.sent - wider @ self.stretch
         if self.decode_loss is not None:
             used = used - decode_relief(self.form.decode, slot, port, len(self.form.tau_s)) @ self.decode_loss
-        return {"port": used <= room}
+        return {"port": used <= self.room}
+
+    @property
+    def _growth(self) -> FloatArray:
+        slot, port = self.rows.T
+        return np.asarray(self.form.usable[slot, port] - self.form.decode.sum(axis=0)[port])
+
+    @property
+    def room(self) -> FloatArray:
+        """Bytes that a row holds without stretch or loss."""
+        slot, port = self.rows.T
+        return np.asarray(self._growth * self.form.tau_s[slot] - self.form.critical[slot, port])
 
     def worth(self, duals: Mapping[str, FloatArray]) -> FloatArray:
         """Capacity widens a row by the slot's length."""
@@ -128,6 +152,30 @@ class StretchedPort(Term):
         out = np.zeros(self.form.usable.shape[1])
         np.add.at(out, port, duals["port"] * length[slot] * self.form.widens[slot, port])
         return out
+
+
+def saving_duals(
+    bytes_term: CumulativeBytes, matrix: Any, room: FloatArray, duals: Mapping[str, FloatArray]
+) -> dict[str, FloatArray]:
+    """Duals with those of full ports that KV leaves alone made as small as optimality allows.
+
+    A port that critical traffic fills to the brim and that no KV crosses is a kink: taking capacity away costs more
+    than giving some saves. Its dual may be anything between; what is asked for is what more capacity saves. Lowering
+    the duals of such rows of a slot together keeps them optimal as long as no route would gain by moving bytes there.
+    ``matrix`` (rows, entries), ``room`` (rows,) are those of the port term.
+    """
+    port, entries = duals["port"], bytes_term.entries
+    idle = (np.abs(room) <= KINK) & (matrix @ np.abs(bytes_term.sent.value) <= KINK)
+    row = bytes_term.net.route_flow[entries.route] * bytes_term.steps + bytes_term.step[entries.slot]
+    gain = -duals["cumulative_bytes"][row] * bytes_term.net.per_flow[entries.route]
+    firm, soft = matrix.T @ np.where(idle, 0.0, port), matrix.T @ np.where(idle, port, 0.0)
+    needed = np.divide(gain - firm, soft, out=np.zeros_like(soft), where=soft > 0)
+    kept = np.zeros(int(entries.slot.max(initial=0)) + 1)
+    np.maximum.at(kept, entries.slot, np.clip(needed, 0.0, 1.0))
+    slot_of_row = np.zeros(len(port), dtype=np.int64)
+    pairs = matrix.tocoo()
+    slot_of_row[pairs.coords[0]] = entries.slot[pairs.coords[1]]
+    return {**duals, "port": np.where(idle, port * kept[slot_of_row], port)}
 
 
 def decode_relief(decode: FloatArray, slot: IntArray, port: IntArray, slots: int) -> Any:
@@ -221,7 +269,13 @@ class ResidualPort(Term):
             used = used - pick @ self.overdraft
         if self.decode_loss is not None:
             used = used - decode_relief(self.form.decode, slot, port, len(self.form.length_s)) @ self.decode_loss
-        return {"port": used <= self.form.room[slot, port]}
+        return {"port": used <= self.room}
+
+    @property
+    def room(self) -> FloatArray:
+        """Bytes that a row holds without overdraft or loss."""
+        slot, port = self.rows.T
+        return np.asarray(self.form.room[slot, port])
 
     def worth(self, duals: Mapping[str, FloatArray]) -> FloatArray:
         """Capacity widens a row by the interval's length; the clock itself is taken as given."""

@@ -218,3 +218,41 @@ def random_case(rng, *, loads=True, phases=(2, 8), ports=(1, 4), flows=(1, 4)):
     longest = 2.2 * sum(x["quantum"] for x in made) * 10 / min(capacity.values()) + 0.5
     tail = [longest * w for w in (0.05, 0.1, 0.3, 0.8)]
     return {"ports": spec, "phases": lane, "tail": tail, "lane_price": float(rng.choice([1.0, 3.0])), "flows": made}
+
+
+def random_lanes(rng, lanes=2):
+    """Several lanes on one clock, some phases slower than alone, gaps between some; decode lanes and late groups."""
+    case = random_case(rng, phases=(2, 6))
+    ports = case["ports"]
+    made = []
+    for _ in range(lanes):
+        now, phases = float(rng.choice([0.0, 0.3])), []
+        for phase in random_case(rng, phases=(2, 6))["phases"]:
+            lasts = phase["duration"] * float(rng.choice([1.0, 1.0, 1.5]))
+            used = dict(zip(ports, phase["bytes"].values(), strict=False))
+            limit = {n: min(x, 0.9 * ports[n]["capacity"] * phase["duration"]) for n, x in used.items()}
+            phases.append({"duration": phase["duration"], "start": now, "end": now + lasts, "bytes": limit})
+            now += lasts + float(rng.choice([0.0, 0.0, 0.2]))
+        made.append({"price": float(rng.choice([1.0, 2.0])), "phases": phases})
+    flows = []
+    for k, flow in enumerate(case["flows"]):
+        lane = int(rng.integers(lanes))
+        count = len(made[lane]["phases"])
+        last = count if flow["kind"] == "send" else count - 1
+        fold = {"release": last, "due": count if flow["kind"] == "send" else last}
+        curves = {
+            name: [[min(i, fold[name]), x] for i, x in flow[name]]
+            if name == "release" or flow["kind"] == "load"
+            else [[count, sum(x for _, x in flow["due"])]]
+            for name in ("release", "due")
+        }
+        flows.append({**flow, **curves, "lane": lane, "name": f"flow{k}"})
+    return {"ports": ports, "lanes": made, "tail": case["tail"], "flows": flows}
+
+
+def random_decode(rng, ports):
+    """One or two decode lanes with a mean demand on some ports."""
+    return [
+        (float(rng.uniform(0.2, 3.0)), {n: float(p["capacity"] * rng.uniform(0.05, 0.45)) for n, p in ports.items()})
+        for _ in range(int(rng.integers(1, 3)))
+    ]

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,8 @@ SHIPPED = {
     "pdmodel/llm/configs": ROOT / "pdmodel" / "llm" / "configs",
     "pdmodel/engines/specs": ROOT / "pdmodel" / "engines" / "specs",
 }
+
+PLANNED = "rtx_pro_6000_qwen3_32b_tp4"
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -98,9 +99,9 @@ def test_wheel_loads_every_profile(installed: Path, tmp_path: Path) -> None:
     assert sorted(run(installed / "python", "-c", code, cwd=tmp_path).split()) == expected_names()["hardware_profiles"]
 
 
-@pytest.mark.skipif(find_spec("pdmodel.cli.main") is None, reason="no command line yet")
 def test_wheel_lists_profiles_and_plans(installed: Path, tmp_path: Path) -> None:
     listed = run(installed / "pdmodel", "hardware", "list", "--format", "json", cwd=tmp_path)
-    assert all(name in listed for name in expected_names()["hardware_profiles"])
-    plan = json.loads(run(installed / "pdmodel", "plan", "seed_h200_nvlink", "--format", "json", cwd=tmp_path))
-    assert plan["verdict"]["kind"] == "no_shared_port"
+    assert all(f'"{name}"' in listed for name in expected_names()["hardware_profiles"])
+    expected = json.loads((ROOT / "scenarios" / f"{PLANNED}.json").read_text(encoding="utf-8"))["expected_verdict"]
+    plan = json.loads(run(installed / "pdmodel", "plan", PLANNED, "--format", "json", cwd=tmp_path))
+    assert plan["verdict"]["kind"] == expected

@@ -112,7 +112,7 @@ class _Run:
             key = (tuple([lane.signature[lane.phase] if lane.mode == RUN else IDLE for lane in lanes]), traffic.key())
             rates = self.rates.get(key)
             if rates is None:
-                rates = self.rates[key] = self.rule.solve(key[0], traffic.demand(), traffic.activities)
+                rates = self.rates[key] = self.rule.rates(key[0], traffic.demand(), traffic.activities)
             step = traffic.next_event(rates, self.now)
             for lane, speed in zip(lanes, rates.lane, strict=True):
                 step = min(step, self._lane_event(lane, speed))
@@ -126,7 +126,7 @@ class _Run:
         ledger.end_s = self.now
         ledger.events += traffic.events
         ledger.finish_s, ledger.route_bytes = traffic.finish_s, traffic.route_bytes
-        ledger.solved, ledger.progressive = len(self.rates), self.rule.counts.progressive
+        ledger.solved, ledger.progressive = self.rule.counts.solved, self.rule.counts.progressive
         return ledger
 
     def _lane_event(self, lane: _LaneRun, speed: float) -> float:

@@ -104,7 +104,7 @@ def _diagnostics(ledger: Ledger, starved: bool) -> tuple[str, ...]:
     if starved:
         found.append("KV starves: critical traffic never leaves it any capacity")
     if ledger.progressive:
-        found.append(f"sharing by progressive filling in {ledger.progressive} states of {ledger.solved}")
+        found.append(f"sharing by progressive filling in {ledger.progressive} of {ledger.solved} states")
     return tuple(found)
 
 

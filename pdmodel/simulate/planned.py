@@ -7,7 +7,6 @@ import heapq
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 import numpy as np
 
@@ -19,6 +18,8 @@ from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
 
 IDLE = -1
+EMPTY = 1e-3
+"""Share of a flow's scrap below which nothing of it is here to be moved."""
 SCRAP = 1e-9
 """Share of a flow's bytes below which what a program left over is rounding: it counts as moved."""
 
@@ -49,26 +50,44 @@ class _Account:
 
 @dataclass(slots=True)
 class _Desk:
-    """The schedule of one lane: where it is in the current slot."""
+    """The schedule of one lane, and where it is in the current slot.
+
+    ``order`` are the slots that have stretches; ``planned[k]`` is what each flow is to move from slot ``order[k]`` on.
+    """
 
     slots: dict[int, list[Stretch]]
-    planned: dict[int, list[tuple[int, float]]]
-    """Per flow: (slot, bytes planned from that slot on), in order of slots."""
+    order: list[int]
+    planned: FloatArray
     slot: int = -1
     start_s: float = 0.0
     stretches: list[Stretch] = field(default_factory=list)
     place: int = 0
     running: bool = False
     name: int = IDLE
-    rates: list[tuple[int, float]] = field(default_factory=list)
     left: dict[int, float] = field(default_factory=dict)
+    edge_s: float = math.inf
+    """When the current stretch ends, or the next one begins."""
 
-    def edge_s(self) -> float:
-        """When the current stretch ends, or the next one begins."""
-        if self.place == len(self.stretches):
-            return math.inf
-        stretch = self.stretches[self.place]
-        return self.start_s + stretch.offset_s + (stretch.duration_s if self.running else 0.0)
+    def from_now(self, flow: int) -> float:
+        """Bytes of a flow planned from this slot on."""
+        place = bisect.bisect_left(self.order, self.slot)
+        return float(self.planned[place, flow]) if place < len(self.order) else 0.0
+
+    def find_edge(self) -> None:
+        """To be called whenever ``place`` or ``running`` changes."""
+        self.edge_s = math.inf
+        if self.place < len(self.stretches):
+            stretch = self.stretches[self.place]
+            self.edge_s = self.start_s + stretch.offset_s + (stretch.duration_s if self.running else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What moves at given rates: (route, flow, rate) by plan and from the backlog, and (flow, rate)."""
+
+    planned: tuple[tuple[int, int, float], ...]
+    late: tuple[tuple[int, int, float], ...]
+    flows: tuple[tuple[int, float], ...]
 
 
 class PlannedTraffic:
@@ -98,8 +117,13 @@ class PlannedTraffic:
             self.release[piece.lane].setdefault(piece.release, []).append(piece)
         self.late: list[tuple[float, int, Piece]] = []
         self.postponed = 0
-        self.rate_names = _rate_names(schedule)
+        self.empty = [True] * len(data.flows)
+        self.behind: list[int] = []
+        self.changed: list[int] = []
+        self.views: dict[int, _View] = {}
+        self.name_of, self.rates_of = _rate_names(schedule)
         self.desks = [self._desk(k) for k in range(len(data.lanes))]
+        self.desk_of = [self.desks[int(data.flow_lane[f])] for f in self.flow_of]
 
     def _accounts(self) -> list[_Account]:
         data, first, accounts = self.stage.data, 0, []
@@ -120,21 +144,18 @@ class PlannedTraffic:
         return accounts
 
     def _desk(self, lane: int) -> _Desk:
+        mine = [one for one in self.schedule.pieces if one.lane == lane and one.duration_s > 0]
+        mine.sort(key=lambda one: (one.slot, one.offset_s))
         slots: dict[int, list[Stretch]] = {}
-        for stretch in self.schedule.pieces:
-            if stretch.lane == lane and stretch.duration_s > 0:
-                slots.setdefault(stretch.slot, []).append(stretch)
-        planned: dict[int, list[tuple[int, float]]] = {}
-        totals = np.zeros(len(self.accounts))
-        for slot in sorted(slots, reverse=True):
-            slots[slot].sort(key=lambda one: one.offset_s)
-            for stretch in slots[slot]:
-                np.add.at(totals, self.flow_of, stretch.rates * stretch.duration_s)
-            for f in np.flatnonzero(totals).tolist():
-                planned.setdefault(f, []).append((slot, float(totals[f])))
-        for steps in planned.values():
-            steps.reverse()
-        return _Desk(slots, planned)
+        for stretch in mine:
+            slots.setdefault(stretch.slot, []).append(stretch)
+        sizes = np.zeros((len(slots), len(self.accounts)))
+        owner = np.eye(len(self.accounts))[self.flow_of]
+        if mine:
+            moved = np.array([one.rates for one in mine]) * np.array([one.duration_s for one in mine])[:, None]
+            row = np.repeat(np.arange(len(slots)), [len(stretches) for stretches in slots.values()])
+            np.add.at(sizes, row, moved @ owner)
+        return _Desk(slots, list(slots), np.cumsum(sizes[::-1], axis=0)[::-1])
 
     # ---- slots -----------------------------------------------------------------------------------------------------
     def enter(self, lane: int, slot: int, now: float) -> None:
@@ -145,6 +166,7 @@ class PlannedTraffic:
             self._to_backlog(stretch)
         desk.slot, desk.start_s, desk.place = slot, now, 0
         desk.stretches = desk.slots.get(slot, [])
+        desk.find_edge()
         self.waiting.pop(lane, None)
         if slot % 2 == 0:
             for piece in self.release[lane].pop(slot // 2, ()):
@@ -167,48 +189,62 @@ class PlannedTraffic:
     def _unplanned(self, flow: int) -> None:
         """Bytes that are there and in no stretch to come are late already: to the backlog, by the engine's split."""
         account, desk = self.accounts[flow], self.desks[int(self.stage.data.flow_lane[flow])]
-        steps = desk.planned.get(flow, [])
-        place = bisect.bisect_left(steps, desk.slot, key=itemgetter(0))
-        planned = steps[place][1] if place < len(steps) else 0.0
-        excess = account.rest - planned - sum(self.backlog[r] for r in account.routes)
+        excess = account.rest - desk.from_now(flow) - sum(self.backlog[r] for r in account.routes)
         if excess > account.scrap:
-            for r, part in zip(account.routes, account.split, strict=True):
-                self.backlog[r] += excess * part
+            self._owe_split(account, excess)
+        self.empty[flow] = account.rest <= account.scrap * EMPTY
+
+    def _owe_split(self, account: _Account, size: float) -> None:
+        for r, part in zip(account.routes, account.split, strict=True):
+            if part > 0:
+                self._owe(r, size * part)
+
+    def _owe(self, route: int, size: float) -> None:
+        if self.backlog[route] == 0.0:
+            bisect.insort(self.behind, route)
+        self.backlog[route] += size
+
+    def _settled(self, route: int) -> None:
+        self.backlog[route] = 0.0
+        self.behind.remove(route)
 
     def _turn(self, desk: _Desk, now: float) -> None:
         """Begin or end stretches whose time has come."""
-        while desk.edge_s() <= now + self.snap_s:
+        while desk.edge_s <= now + self.snap_s:
             self.events += 1
             if desk.running:
                 self._close(desk)
                 continue
             stretch = desk.stretches[desk.place]
             desk.running = True
-            desk.name = self.rate_names[id(stretch)]
-            desk.rates = [(r, float(stretch.rates[r])) for r in np.flatnonzero(stretch.rates > 0).tolist()]
-            desk.left = {r: rate * stretch.duration_s for r, rate in desk.rates}
+            desk.name = self.name_of[id(stretch)]
+            desk.left = {r: rate * stretch.duration_s for r, rate in self.rates_of[desk.name]}
+            desk.find_edge()
 
     def _close(self, desk: _Desk) -> None:
         """End the stretch that runs; what it did not move is late."""
         if desk.running:
             for r, left in desk.left.items():
                 self._late(r, left)
-            desk.running, desk.name, desk.rates, desk.left = False, IDLE, [], {}
+            desk.running, desk.name, desk.left = False, IDLE, {}
             desk.place += 1
+            desk.find_edge()
 
     def _to_backlog(self, stretch: Stretch) -> None:
-        for r in np.flatnonzero(stretch.rates > 0).tolist():
-            self._late(r, float(stretch.rates[r]) * stretch.duration_s)
+        for r, rate in self.rates_of[self.name_of[id(stretch)]]:
+            self._late(r, rate * stretch.duration_s)
 
     def _late(self, route: int, size: float) -> None:
-        account = self.accounts[self.flow_of[route]]
-        if abs(size) > account.scrap:
-            self.backlog[route] += size
+        flow = self.flow_of[route]
+        account = self.accounts[flow]
+        if size > account.scrap:
+            self._owe(route, size)
         else:
             # Rounding of a program or of the clock: it counts as moved, so that bytes add up.
             size = min(size, account.rest)
             account.moved += size
             self.route_bytes[route] += size
+            self.changed.append(flow)
 
     def holds(self, lane: int, slot: int) -> float:
         """The schedule's pause at the end of a slot."""
@@ -236,15 +272,14 @@ class PlannedTraffic:
         desk = self.desks[lane]
         coming = dict(desk.left)
         for stretch in desk.stretches[desk.place + desk.running :]:
-            for r in np.flatnonzero(stretch.rates > 0).tolist():
-                coming[r] = coming.get(r, 0.0) + float(stretch.rates[r]) * stretch.duration_s
+            for r, rate in self.rates_of[self.name_of[id(stretch)]]:
+                coming[r] = coming.get(r, 0.0) + rate * stretch.duration_s
         for f, need in short:
             account = self.accounts[f]
             missing = min(need - account.moved, account.rest)
-            missing -= sum(max(self.backlog[r], 0.0) + coming.get(r, 0.0) for r in account.routes)
+            missing -= sum(self.backlog[r] + coming.get(r, 0.0) for r in account.routes)
             if missing > account.scrap:
-                for r, part in zip(account.routes, account.split, strict=True):
-                    self.backlog[r] += missing * part
+                self._owe_split(account, missing)
 
     def _due(self, flow: int) -> int:
         account = self.accounts[flow]
@@ -253,107 +288,104 @@ class PlannedTraffic:
             account.next += 1
         return account.due[account.next][1] if last >= 0 else 0
 
-    def _served(self) -> tuple[list[tuple[int, float]], list[tuple[int, int]]]:
-        """Planned (route, rate) and late (route, rank of due) that have bytes to move."""
-        planned = [
-            (r, rate)
-            for desk in self.desks
-            for r, rate in desk.rates
-            if not self._empty(self.accounts[self.flow_of[r]])
-        ]
-        late = [
-            (r, self._due(self.flow_of[r]))
-            for r, left in enumerate(self.backlog)
-            if left > 0 and not self._empty(self.accounts[self.flow_of[r]])
-        ]
-        return planned, late
-
-    @staticmethod
-    def _empty(account: _Account) -> bool:
-        return account.done or account.rest <= account.scrap * 1e-3
-
     def key(self) -> Hashable:
         """Planned rates by name, and the backlogs."""
-        empty = tuple(f for f, account in enumerate(self.accounts) if self._empty(account))
-        late = tuple((r, self._due(self.flow_of[r])) for r, left in enumerate(self.backlog) if left > 0)
-        return tuple(desk.name for desk in self.desks), empty, late
+        late = tuple([(r, self._due(self.flow_of[r])) for r in self.behind])
+        return tuple([desk.name for desk in self.desks]), tuple(self.empty), late
 
     def demand(self) -> Demand:
         """Planned rates first; the backlog last, earliest due first."""
-        planned, late = self._served()
         crossing = self.stage.route_crossing
+        planned = [
+            Stream(r, crossing[r], rate)
+            for desk in self.desks
+            if desk.running
+            for r, rate in self.rates_of[desk.name]
+            if not self.empty[self.flow_of[r]]
+        ]
         tiers: dict[int, list[Stream]] = {}
-        for r, rank in late:
-            tiers.setdefault(rank, []).append(Stream(self.routes + r, crossing[r], math.inf))
-        return Demand(
-            first=[Stream(r, crossing[r], rate) for r, rate in planned],
-            after=[tiers[rank] for rank in sorted(tiers)],
-        )
+        for r in self.behind:
+            if not self.empty[self.flow_of[r]]:
+                rank = self._due(self.flow_of[r])
+                tiers.setdefault(rank, []).append(Stream(self.routes + r, crossing[r], math.inf))
+        return Demand(first=planned, after=[tiers[rank] for rank in sorted(tiers)])
 
-    def _rate(self, account: _Account, rates: Rates) -> float:
-        return sum(rates.kv[r] + rates.kv[self.routes + r] for r in account.routes)
+    def _view(self, rates: Rates) -> _View:
+        """Rates are solved once and live as long as the replay, so what they move is worked out once, too."""
+        view = self.views.get(id(rates))
+        if view is None:
+            moving = [(r, self.flow_of[r % self.routes], rate) for r, rate in enumerate(rates.kv) if rate > 0]
+            total: dict[int, float] = {}
+            for _, f, rate in moving:
+                total[f] = total.get(f, 0.0) + rate
+            view = self.views[id(rates)] = _View(
+                tuple(one for one in moving if one[0] < self.routes),
+                tuple((r - self.routes, f, rate) for r, f, rate in moving if r >= self.routes),
+                tuple(total.items()),
+            )
+        return view
 
     # ---- time ------------------------------------------------------------------------------------------------------
     def next_event(self, rates: Rates, now: float) -> float:
         """Until a stretch begins or ends, a backlog or a flow runs out, a gate is met, a request arrives."""
+        view = self._view(rates)
         first = self.late[0][0] - now if self.late else math.inf
         for desk in self.desks:
-            first = min(first, desk.edge_s() - now)
-        for account in self.accounts:
-            rate = self._rate(account, rates)
-            if rate > 0:
-                first = min(first, account.rest / rate)
-        for r, left in enumerate(self.backlog):
-            rate = rates.kv[self.routes + r]
-            if rate > 0:
-                first = min(first, left / rate)
+            first = min(first, desk.edge_s - now)
+        for f, rate in view.flows:
+            account = self.accounts[f]
+            first = min(first, (account.released - account.moved) / rate)
+        for r, _, rate in view.late:
+            first = min(first, self.backlog[r] / rate)
         for short in self.waiting.values():
+            flows = dict(view.flows)
             for f, need in short:
-                rate = self._rate(self.accounts[f], rates)
-                if rate > 0 and need > self.accounts[f].moved:
-                    first = min(first, (need - self.accounts[f].moved) / rate)
+                missing = need - self.accounts[f].moved
+                if missing > 0 and f in flows:
+                    first = min(first, missing / flows[f])
         return first
 
     def advance(self, step: float, rates: Rates, now: float) -> None:
         """Move bytes, then turn stretches, finish flows and let late requests in."""
         self.sent = False
-        for desk in self.desks:
-            for r, _ in desk.rates:
-                moved = self._move(r, rates.kv[r], step)
-                desk.left[r] -= moved
-        for r, left in enumerate(self.backlog):
-            rate = rates.kv[self.routes + r]
-            if rate > 0:
-                self._move(r, rate, step)
-                rest = left - rate * step
-                self.backlog[r] = rest if rest > rate * self.snap_s else 0.0
-                self.events += self.backlog[r] == 0.0
+        view = self._view(rates)
+        for r, f, rate in view.planned:
+            self.desk_of[r].left[r] -= self._move(r, f, rate * step)
+        for r, f, rate in view.late:
+            self._move(r, f, rate * step)
+            self.backlog[r] -= rate * step
+            if self.backlog[r] <= rate * self.snap_s:
+                self._settled(r)
+                self.events += 1
         for desk in self.desks:
             self._turn(desk, now)
-        for f, account in enumerate(self.accounts):
-            self._finish(f, account, now)
+        for f in (*(f for f, _ in view.flows), *self.changed):
+            self._finish(f, now)
+        self.changed.clear()
         while self.late and self.late[0][0] <= now + self.snap_s:
             self._release(heapq.heappop(self.late)[2])
 
-    def _move(self, route: int, rate: float, step: float) -> float:
-        account = self.accounts[self.flow_of[route]]
-        moved = min(rate * step, account.rest)
-        account.moved += moved
-        self.route_bytes[route] += moved
-        return moved
+    def _move(self, route: int, flow: int, size: float) -> float:
+        account = self.accounts[flow]
+        size = min(size, account.released - account.moved)
+        account.moved += size
+        self.route_bytes[route] += size
+        return size
 
-    def _finish(self, flow: int, account: _Account, now: float) -> None:
-        if account.done or account.steps or account.moved < account.volume - account.scrap:
-            return
-        # The last rounding goes where most of the flow went.
-        widest = max(account.routes, key=lambda r: self.route_bytes[r])
-        self.route_bytes[widest] += account.volume - account.moved
-        account.moved, account.done = account.volume, True
-        for r in account.routes:
-            self.backlog[r] = 0.0
-        self.finish_s[flow] = now
-        self.events += 1
-        self.sent = self.sent or account.send
+    def _finish(self, flow: int, now: float) -> None:
+        account = self.accounts[flow]
+        if not account.done and not account.steps and account.moved >= account.volume - account.scrap:
+            # The last rounding goes where most of the flow went.
+            widest = max(account.routes, key=lambda r: self.route_bytes[r])
+            self.route_bytes[widest] += account.volume - account.moved
+            account.moved, account.done = account.volume, True
+            for r in account.routes:
+                if self.backlog[r]:
+                    self._settled(r)
+            self.finish_s[flow] = now
+            self.events += 1
+            self.sent = self.sent or account.send
+        self.empty[flow] = account.done or account.rest <= account.scrap * EMPTY
 
     def pending(self) -> bool:
         """Whether released bytes are still here."""
@@ -361,16 +393,20 @@ class PlannedTraffic:
 
     def flow_rates(self, rates: Rates, into: FloatArray) -> None:
         """Planned and late bytes of each flow."""
-        for f, account in enumerate(self.accounts):
-            into[f] += self._rate(account, rates)
+        for f, rate in self._view(rates).flows:
+            into[f] += rate
 
 
-def _rate_names(schedule: Schedule) -> dict[int, int]:
-    """Stretches with equal rates (12 digits) share a name, so that their rates are solved once."""
+def _rate_names(schedule: Schedule) -> tuple[dict[int, int], list[list[tuple[int, float]]]]:
+    """The name of each stretch's rates, and the (route, rate) of each name.
+
+    Rates that agree in 12 digits of the greatest have one name, so that they are solved once.
+    """
     if not schedule.pieces:
-        return {}
+        return {}, []
     table = np.array([piece.rates for piece in schedule.pieces], dtype=float)
     size = np.abs(table).max(initial=0.0)
     digits = np.round(table / size, 12) if size > 0 else table
-    names = np.unique(digits, axis=0, return_inverse=True)[1].reshape(-1)
-    return {id(piece): int(name) for piece, name in zip(schedule.pieces, names, strict=True)}
+    _, first, names = np.unique(digits, axis=0, return_index=True, return_inverse=True)
+    rates = [[(r, rate) for r, rate in enumerate(table[k].tolist()) if rate > 0] for k in first.tolist()]
+    return {id(piece): name for piece, name in zip(schedule.pieces, names.reshape(-1).tolist(), strict=True)}, rates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,6 +33,10 @@ class Demand:
     after: list[list[Stream]] = field(default_factory=list)
     alone: list[Stream] = field(default_factory=list)
 
+    def key(self) -> Hashable:
+        """What the rates depend on."""
+        return tuple(self.first), tuple(self.beside), tuple(map(tuple, self.after)), tuple(self.alone)
+
     @property
     def streams(self) -> list[Stream]:
         """All of them."""
@@ -62,6 +66,7 @@ class RateRule:
         self.kv_weight = kv_weight
         self.kappa = kappa
         self.counts = SharingCounts()
+        self.known: dict[Hashable, Rates] = {}
         self.cap_rows: list[Row] = [() for _ in stage.crossings]
         self.cap_rate: list[float] = []
         if cap is not None:
@@ -86,8 +91,15 @@ class RateRule:
         self.cap_rows = [tuple((e, need, 1.0) for e, need in row.items()) for row in rows]
         self.cap_rate = [cap.rate_bytes_per_s] * len(cap.targets)
 
-    def solve(self, signatures: Sequence[int], demand: Demand, activities: int) -> Rates:
-        """Rates while lanes run ``signatures`` and KV wants ``demand``."""
+    def rates(self, signatures: tuple[int, ...], demand: Demand, activities: int) -> Rates:
+        """Rates while lanes run ``signatures`` and KV wants ``demand``; each combination is solved once."""
+        key = (signatures, demand.key())
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._solve(signatures, demand, activities)
+        return found
+
+    def _solve(self, signatures: Sequence[int], demand: Demand, activities: int) -> Rates:
         critical = self.critical.active(signatures)
         usable = self.critical.usable(critical) + self.cap_rate
         left = list(usable)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdmodel.cli.options import Format, state
+from pdmodel.errors import PdmodelError
 
 if TYPE_CHECKING:
     from pdmodel.answer import Plan
@@ -73,13 +74,20 @@ def show(document: Document, form: Format) -> None:
 
 
 def write_stdout(text: str) -> None:
-    """Write and flush; a reader that has gone away is not an error."""
+    """Write and flush; a reader that has gone away is not an error, a full disk is."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered would be flushed, and fail, once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard()
+    except OSError as error:
+        _discard()
+        raise PdmodelError(f"standard output cannot be written ({error.strerror})") from None
+
+
+def _discard() -> None:
+    """What is still buffered would be flushed, and fail, once more at exit: let it go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sized(terminal: bool) -> bool:

@@ -256,3 +256,12 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    code = "import sys\nfrom pdmodel.cli.main import main\nsys.exit(main(['llm', 'list']))"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "pdmodel: standard output cannot be written (No space left on device)\n"

@@ -2,14 +2,13 @@
 
     python benchmarks/bench_plan.py [SCENARIO ...] [--runs 5]
 
-Every figure is of a fresh process: wall time (median of the runs) and peak resident memory, read from the kernel when
-the process ends.
+Every figure is of a fresh process: wall time (the least of the runs, which other work on the machine disturbs least) and
+peak resident memory, read from the kernel when the process ends.
 """
 
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ FAST_PATHS = {"bound", "no_shared_port", "certified", "closed_form"}
 
 
 class Measured(NamedTuple):
-    """Median wall time [s], peak resident memory [MB], exit code and standard output of the last run."""
+    """Least wall time [s], peak resident memory [MB], exit code and standard output of the last run."""
 
     wall_s: float
     peak_mb: float
@@ -47,7 +46,7 @@ def measure(command: Sequence[str], runs: int) -> Measured:
         if run:
             walls.append(wall)
             peaks.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)
-    return Measured(statistics.median(walls), max(peaks), code, output)
+    return Measured(min(walls), max(peaks), code, output)
 
 
 def row(name: str, measured: Measured, bare: Measured, target_s: float | None = None, note: str = "") -> str:

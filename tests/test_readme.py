@@ -1,4 +1,4 @@
-"""What the README quotes is what pdmodel prints."""
+"""What the pages quote is what pdmodel prints and computes."""
 
 import importlib.util
 import re
@@ -23,7 +23,9 @@ def refresh_script() -> ModuleType:
 
 
 REFRESH = refresh_script()
-QUOTED = {found["name"]: found["text"] for found in REFRESH.BLOCK.finditer((ROOT / "README.md").read_text("utf-8"))}
+QUOTED = {
+    found["name"]: found["text"] for page in REFRESH.PAGES for found in REFRESH.BLOCK.finditer(page.read_text("utf-8"))
+}
 
 
 def test_every_quote_is_used() -> None:

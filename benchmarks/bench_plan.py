@@ -2,8 +2,8 @@
 
     python benchmarks/bench_plan.py [SCENARIO ...] [--runs 5]
 
-Every figure is of a fresh process: wall time (the least of the runs, which other work on the machine disturbs least) and
-peak resident memory, read from the kernel when the process ends.
+Every figure is of a fresh process: wall time (the least of the runs: other work disturbs that least) and peak resident
+memory, read from the kernel when the process ends.
 """
 
 import argparse

@@ -326,22 +326,24 @@ def _phase_prices(count: int, lane_price: float, requests: Sequence[RequestData]
     return price
 
 
-def _abstract_lane(index: int, phases: Sequence[Mapping[str, Any]]) -> Lane:
-    name = f"lane{index}"
-    return Lane(
-        name,
-        tuple(
+def _abstract_lane(index: int, raw_phases: Sequence[Mapping[str, Any]]) -> Lane:
+    """A lane whose phases may start where the clock says: a gap before a phase is its request's arrival."""
+    name, end, phases = f"lane{index}", 0.0, []
+    for i, raw in enumerate(raw_phases):
+        start, duration = float(raw.get("start", end)), float(raw["duration"])
+        phases.append(
             Phase(
                 id=str(i),
                 kind=PhaseKind.COLLECTIVE if any(raw["bytes"].values()) else PhaseKind.COMPUTE,
-                duration_s=float(raw["duration"]),
+                duration_s=duration,
                 wire_bytes={port: float(size) for port, size in raw["bytes"].items()},
                 request=name,
                 layer=i,
+                not_before_s=start if start > end else 0.0,
             )
-            for i, raw in enumerate(phases)
-        ),
-    )
+        )
+        end = float(raw.get("end", start + duration))
+    return Lane(name, tuple(phases))
 
 
 def _abstract_flow(raw: Mapping[str, Any]) -> Flow:

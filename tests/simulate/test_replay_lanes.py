@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.schedule import Piece, Schedule
 from pdmodel.hardware.ports import Port, PortKind, Route
 from pdmodel.simulate import SIMPLE, plan, simulate
@@ -155,3 +156,43 @@ def test_delays_are_those_of_the_clocks(data) -> None:
             ended = replay.lanes[request.lane].end_s[request.last_phase]
             assert replay.user_delay_s[q] == pytest.approx(ended + replay.decode_stall_s[q] - due, abs=1e-9)
             assert replay.ttft_s[q] >= replay.prefill_s[q] + replay.decode_stall_s[q] - 1e-9
+
+
+@st.composite
+def prefills_and_a_decode_lane(draw):
+    """One lane and one request; the decode lane shares port g with KV, and no port with the lane."""
+    drawn = draw(lanes_of("a"))
+    phases = []
+    for phase in drawn.phases:
+        sizes = {port: size for port, size in phase.wire_bytes.items() if port != "g"}
+        kind = PhaseKind.COLLECTIVE if sizes else PhaseKind.COMPUTE
+        phases.append(Phase(phase.id, kind, phase.duration_s, sizes, request="a0"))
+    lane = Lane("a", tuple(phases))
+    decode = (DecodeLane("d", 0.01, {"g": draw(st.sampled_from([4.0, 6.0, 9.0]))}, {"g": 9.5}),)
+    timeline = Timeline(PORTS, (lane,), decode, run_clock(PORTS, (lane,), decode))
+    price = {name: draw(st.sampled_from([0.1, 1.0, 5.0])) for name in ("a", "a0", "d")}
+    prices = Prices({"a": price["a"]}, {"a0": price["a0"]}, {"d": price["d"]})
+    return AllocationData.build(timeline, tuple(draw(flows_of(lane))), prices)
+
+
+@settings(max_examples=50)
+@given(prefills_and_a_decode_lane())
+def test_the_elastic_program_bounds_replays_with_a_decode_lane(data) -> None:
+    solution = solve_elastic(data)
+    tolerance = 1e-6 * max(solution.objective, 1e-2)
+    for policy in SIMPLE:
+        assert simulate(data, policy).cost >= solution.objective - tolerance, policy.name
+    assert solution.schedule is not None
+    assert simulate(data, plan(solution.schedule)).cost == pytest.approx(solution.objective, abs=tolerance)
+
+
+def test_gaps_of_an_abstract_clock_are_arrivals() -> None:
+    # The second lane starts at 2 s, and its second phase after an idle second; replay without KV keeps to that.
+    def phase(start: float, end: float) -> dict:
+        return {"start": start, "end": end, "duration": end - start, "bytes": {}}
+
+    lanes = [{"price": 1.0, "phases": [phase(0, 1)]}, {"price": 1.0, "phases": [phase(2, 3), phase(4, 5)]}]
+    data = AllocationData.from_dict({"ports": {"e": {"capacity": 1.0}}, "lanes": lanes, "flows": []})
+    replay = simulate(data, "no_kv")
+    assert replay.lanes[1].start_s == pytest.approx([2.0, 4.0])
+    assert replay.ttft_s == pytest.approx([1.0, 3.0])

@@ -171,6 +171,19 @@ class Enforceability:
 
 
 @dataclass(frozen=True, slots=True)
+class Applicable:
+    """What can be applied today: the plan, or the cheapest policy that needs no gate that the engine lacks.
+
+    ``cost`` [GPU·s]; ``worth_of_gates`` is what the plan saves over it, and so what the missing gates are worth.
+    """
+
+    policy: str
+    cost: float
+    worth_of_gates: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SolverResult:
     """``path``: bound | no_shared_port | certified | closed_form | program_e | program_r | policy:NAME.
 
@@ -202,6 +215,7 @@ class Plan:
     schedule: tuple[ScheduleRow, ...]
     settings: tuple[Setting, ...]
     enforceability: tuple[Enforceability, ...]
+    applicable: Applicable
     solver: SolverResult
     assumed: tuple[str, ...]
     hazards: tuple[str, ...]

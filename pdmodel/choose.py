@@ -42,7 +42,7 @@ class Choice:
     shadow_price: FloatArray | None
     loss: LossBound
     lower_bound: float
-    policies: tuple[Replay, ...]
+    policies: tuple[tuple[Policy, Replay], ...]
     references: tuple[Replay, ...]
     unmanaged: Band
     band: tuple[Contest, ...]
@@ -50,7 +50,7 @@ class Choice:
     @property
     def best_rule(self) -> Replay:
         """The cheapest policy that needs no plan, `unmanaged` aside."""
-        return min((r for r in self.policies if r.policy != UNMANAGED.name), key=lambda r: r.cost)
+        return min((r for _, r in self.policies if r.policy != UNMANAGED.name), key=lambda r: r.cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def choose(
         shadow_price=found.solution.shadow_price if found.solution is not None else None,
         loss=loss_bound(data),
         lower_bound=floor,
-        policies=tuple(r for _, r in tried),
+        policies=tuple(tried),
         references=tuple(_replay(data, reference, centre) for reference in (NO_KV, BYTES_OVER_BANDWIDTH)),
         unmanaged=unmanaged,
         band=tuple(

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pdmodel.allocation.data import AllocationData
-from pdmodel.answer import Enforceability, Gate, PolicyResult, Rule, ScheduleRow, Setting
+from pdmodel.answer import Applicable, Enforceability, Gate, Rule, ScheduleRow, Setting
 from pdmodel.engines.spec import EngineSpec, HostKnobs, Knob, Piece, Steers
-from pdmodel.simulate.policies import QueuePolicy
+from pdmodel.simulate.outcome import Replay
+from pdmodel.simulate.policies import Policy, QueuePolicy
 from pdmodel.timeline.phases import PhaseKind
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import GBIT_PER_S, US, format_bytes, format_rate, format_seconds
@@ -245,9 +246,34 @@ def _line(knob: Knob, value: str, reason: str) -> Setting:
     return Setting(knob.name, value, knob.unit, knob.process, knob.side, f"{reason} (default {knob.default})")
 
 
-def without_gates(policies: Sequence[PolicyResult]) -> PolicyResult | None:
-    """The cheapest of the policies that need no gate: what is left where nothing can be gated."""
-    free = [
-        policy for policy in policies if policy.name in {"unmanaged", "after_prefill"} or policy.name.startswith("cap")
-    ]
-    return min(free, key=lambda policy: policy.cost, default=None)
+def applicable(
+    tried: Sequence[tuple[Policy, Replay]],
+    chosen: Policy,
+    cost: float,
+    judged: Sequence[Enforceability],
+    prefill: float,
+) -> Applicable:
+    """Whether the plan can be applied, else the cheapest policy that can, and what the missing gates are worth.
+
+    ``cost`` is the plan's and ``prefill`` the price of the prefill, both [GPU·s].
+    """
+    name = chosen.name
+    if isinstance(chosen, QueuePolicy) and _needs_no_gate(chosen):
+        return Applicable(name, cost, 0.0, f"{name} needs no gate: it can be applied as it is")
+    held = [e.phase_kind for e in judged if e.gate is not Gate.GATEABLE]
+    if not held:
+        return Applicable(name, cost, 0.0, "the engine can hold KV back in every phase where the plan asks for it")
+    policy, replay = min(
+        ((p, r) for p, r in tried if isinstance(p, QueuePolicy) and _needs_no_gate(p)), key=lambda pair: pair[1].cost
+    )
+    worth = max(0.0, replay.cost - cost)
+    text = (
+        f"of the plan, not everything can be gated today; {policy.name} ({replay.cost:.3g} GPU·s) can be applied as it "
+        f"is, and the missing gates would be worth {worth:.3g} GPU·s ({worth / prefill:.1%} of the prefill)"
+    )
+    return Applicable(policy.name, replay.cost, worth, text)
+
+
+def _needs_no_gate(policy: QueuePolicy) -> bool:
+    """Sending at will, after the prefill, or under a cap that a NIC can keep."""
+    return not policy.critical_first and (policy.cap is None or not policy.cap.needs_engine_throttle)

@@ -17,6 +17,7 @@ from pdmodel.answer import Bound, FlowResult, PolicyResult, PortResult, Times
 from pdmodel.choose import Choice
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.simulate.outcome import Replay
+from pdmodel.simulate.policies import Policy, QueuePolicy
 from pdmodel.simulate.search import Band
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.phases import FloatArray, Timeline
@@ -57,8 +58,8 @@ def times_of(data: AllocationData, replay: Replay) -> Times:
 def policies_of(choice: Choice) -> tuple[PolicyResult, ...]:
     """Every policy that was tried, `unmanaged` with its band, and the plan."""
     rows = [
-        policy_result(replay, choice.unmanaged if replay.policy == choice.unmanaged.policy else None)
-        for replay in choice.policies
+        policy_result(replay, choice.unmanaged if replay.policy == choice.unmanaged.policy else None, note=_cap(policy))
+        for policy, replay in choice.policies
     ]
     return (*rows, policy_result(choice.replay, name="plan"))
 
@@ -68,7 +69,7 @@ def references_of(choice: Choice) -> tuple[PolicyResult, ...]:
     return tuple(policy_result(replay) for replay in choice.references)
 
 
-def policy_result(replay: Replay, band: Band | None = None, name: str = "") -> PolicyResult:
+def policy_result(replay: Replay, band: Band | None = None, *, name: str = "", note: str = "") -> PolicyResult:
     """One row of the policies table."""
     return PolicyResult(
         name=name or replay.policy,
@@ -82,8 +83,16 @@ def policy_result(replay: Replay, band: Band | None = None, name: str = "") -> P
         cost_high=band.unfavourable.replay.cost if band else None,
         ttft_low_s=_worst(band.favourable.replay.ttft_s) if band else None,
         ttft_high_s=_worst(band.unfavourable.replay.ttft_s) if band else None,
-        note="; ".join(replay.diagnostics),
+        note="; ".join(part for part in (note, *replay.diagnostics) if part),
     )
+
+
+def _cap(policy: Policy) -> str:
+    """Where a static cap sits, how high it is, and whether anything there can keep it."""
+    if not isinstance(policy, QueuePolicy) or policy.cap is None:
+        return ""
+    note = f"KV at most at {format_rate(policy.cap.rate_bytes_per_s)} on {_brief(policy.cap.targets)}"
+    return f"{note}; needs engine throttle" if policy.cap.needs_engine_throttle else note
 
 
 def ports_of(data: AllocationData, choice: Choice) -> tuple[PortResult, ...]:

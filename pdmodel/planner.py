@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pdmodel.allocation.data import AllocationData
-from pdmodel.answer import Plan
+from pdmodel.answer import Plan, VerdictKind
 from pdmodel.choose import Choice, choose
-from pdmodel.enforce import enforceability, phase_bursts, settings
+from pdmodel.enforce import applicable, enforceability, phase_bursts, settings
 from pdmodel.engines.catalog import host_knobs
 from pdmodel.engines.spec import ReleaseAfter
 from pdmodel.evidence import (
@@ -31,7 +31,7 @@ from pdmodel.simulate.policies import QueuePolicy
 from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.build import build_flows
-from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall
+from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall, price_of_prefill
 
 
 def plan(scenario: str | os.PathLike[str] | ResolvedScenario, *, progress: Callable[[str], None] | None = None) -> Plan:
@@ -73,6 +73,7 @@ def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData,
     rows = schedule_rows(data, choice.replay)
     bursts = phase_bursts(data, resolved.engine)
     judged = enforceability(bursts, resolved.engine)
+    idle = verdict.kind in (VerdictKind.HEADROOM, VerdictKind.NO_SHARED_PORT)
     rule = choice.policy if isinstance(choice.policy, QueuePolicy) else None
     return Plan(
         scenario=resolved.spec.name,
@@ -85,8 +86,9 @@ def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData,
         ports=ports_of(data, choice),
         flows=flows_of(data, choice.replay),
         schedule=rows,
-        settings=settings(rows, bursts, judged, engine=resolved.engine, host=host_knobs(), policy=rule),
+        settings=() if idle else settings(rows, bursts, judged, engine=resolved.engine, host=host_knobs(), policy=rule),
         enforceability=judged,
+        applicable=applicable(choice.policies, choice.policy, choice.replay.cost, judged, price_of_prefill(data)),
         solver=choice.solver,
         assumed=assumed_of(data, timeline, resolved, choice),
         hazards=hazards_of(data, resolved),

@@ -32,6 +32,7 @@ PLAN_KEYS = (
     "schedule",
     "settings",
     "enforceability",
+    "applicable",
     "solver",
     "assumed",
     "hazards",

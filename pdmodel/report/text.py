@@ -200,7 +200,8 @@ def _enforceability(plan: Plan) -> Section:
         )
         meanings.append(f"{gate}{' (' + beside + ')' if beside else ''}: {found[0].text}")
     head = ["~phase kinds", "beside", "who can pace", ">burst", ">gap", ">needed"]
-    return Section("Enforceability", table=table(head, rows), bullets=tuple(dict.fromkeys(meanings)))
+    bullets = (plan.applicable.text, *dict.fromkeys(meanings))
+    return Section("Enforceability", table=table(head, rows), bullets=bullets)
 
 
 def _listing(title: str, items: Sequence[str], nothing: str = "") -> Section:

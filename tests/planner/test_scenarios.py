@@ -9,8 +9,8 @@ import pytest
 from pdmodel.answer import Rule
 from pdmodel.planner import plan
 from pdmodel.report.export import plan_to_dict
-from pdmodel.resources import names
 from pdmodel.resolve import read_scenario
+from pdmodel.resources import names
 from pdmodel.simulate.engine import simulate
 from pdmodel.verdict import shares_port
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import (
+    Applicable,
     Bound,
     Enforceability,
     FlowResult,
@@ -199,6 +200,7 @@ def sample_plan(layers: int = 4, kind: VerdictKind = VerdictKind.CONTENDED) -> P
             Enforceability("all_reduce", Gate.GATEABLE, 2e-3, 3e-3, 6.5e-5, "the gap holds detection and one slice"),
             Enforceability("decode step", Gate.CLASS_ONLY, 6e-5, 2e-4, 3e-4, "a NIC cap or a lane weight only"),
         ),
+        applicable=Applicable("unmanaged", 0.0075, 0.0014, "unmanaged (0.0075 GPU·s) can be applied as it is"),
         solver=SolverResult("certified", "optimal", 0.0061, 0.0, 0.012, 0),
         assumed=("capacity of P/gpu0/ingress: 54 GB/s", "guard: 2 GB/s on every PCIe port"),
         hazards=("posted-write collapse has been seen on this switch when two peers write to one GPU",),

@@ -165,7 +165,7 @@ def test_phase_kinds_of_one_fate_share_a_line() -> None:
         ("a, b", "sends", "gateable", "1 ms .. 2 ms", "3 ms", "65 us"),
         ("decode step", "-", "class-only", "60 us", "0.2 ms", "0.3 ms"),
     ]
-    assert section(document, "Enforceability").bullets[0] == f"gateable (sends): {gateable.text}"
+    assert section(document, "Enforceability").bullets[1] == f"gateable (sends): {gateable.text}"
 
 
 def test_settings_say_name_value_place_and_reason() -> None:

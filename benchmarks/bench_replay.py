@@ -111,6 +111,10 @@ def constant_plan(data: AllocationData) -> Schedule:
 
 def main() -> None:
     """Print events, time and events/s of every policy, the first replay of a record apart (it prepares the record)."""
+    box, lanes = tuple(ports()), (lane(),)
+    began = time.perf_counter()
+    run_clock(box, lanes)
+    print(f"clock without KV: {1e3 * (time.perf_counter() - began):.1f} ms (target 20 ms)")
     for by_layer in (False, True):
         data = record(by_layer=by_layer)
         print(f"sends released by {'layer' if by_layer else 'chunk'}: {len(data.lanes[0].phases)} phases, 16 flows")

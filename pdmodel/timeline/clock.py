@@ -73,29 +73,27 @@ def phase_times(clock: Clock, lane: int, not_before_s: Sequence[float]) -> tuple
 def _apart(critical: CriticalTraffic) -> Clock:
     """Lanes that never meet: cumulative sums."""
     spans: list[tuple[FloatArray, FloatArray]] = []
+    paces: list[FloatArray] = []
     for signature, work, earliest in zip(critical.signature, critical.work_s, critical.not_before_s, strict=True):
         # Alone, a phase is slower than its own time only if it wants more than a port has.
         alone = {s: critical.speeds([s])[0][0] for s in set(signature)}
-        took = np.array(work, dtype=float)
-        if min(alone.values(), default=1.0) < 1.0:
-            took = took / np.array([alone[s] for s in signature])
+        pace = np.array([alone[s] for s in signature], dtype=float)
+        took = np.array(work, dtype=float) / pace
         done = np.cumsum(took)
         # start_i = max(end_{i-1}, earliest_i): the latest arrival so far shifts everything after it.
-        shift = np.maximum.accumulate(np.array(earliest, dtype=float) - (done - took)) if len(done) else done
+        shift = np.maximum.accumulate(np.array(earliest, dtype=float) - (done - took))
         spans.append((done - took + shift, done + shift))
+        paces.append(pace)
     edges = _merged(np.concatenate([time for span in spans for time in span]) if spans else np.zeros(0))
     phase = np.full((len(spans), max(len(edges) - 1, 0)), -1, dtype=np.int64)
     speed = np.zeros(phase.shape)
     middle = (edges[:-1] + edges[1:]) / 2
-    for k, (start, end) in enumerate(spans):
-        if not len(start):
-            continue
-        at = np.searchsorted(end, middle, side="right")
-        inside = (at < len(start)) & (start[np.minimum(at, len(start) - 1)] <= middle)
-        phase[k, inside] = at[inside]
-        alone = {s: critical.speeds([s])[0][0] for s in set(critical.signature[k])}
-        by_phase = np.array([alone[s] for s in critical.signature[k]])
-        speed[k, inside] = by_phase[at[inside]]
+    for k, ((start, end), pace) in enumerate(zip(spans, paces, strict=True)):
+        if len(start):
+            at = np.searchsorted(end, middle, side="right")
+            inside = (at < len(start)) & (start[np.minimum(at, len(start) - 1)] <= middle)
+            phase[k, inside] = at[inside]
+            speed[k, inside] = pace[at[inside]]
     return Clock(edges, phase, speed)
 
 

@@ -14,6 +14,7 @@ class Cap:
     """One static rate [byte/s] on the KV that each of ``targets`` carries: a NIC (a route's device) or a port.
 
     A NIC caps the traffic class of its KV. Elsewhere the engine would have to throttle: ``needs_engine_throttle``.
+    Requests of reads are not capped.
     """
 
     targets: tuple[str, ...]

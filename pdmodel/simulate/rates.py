@@ -12,6 +12,9 @@ from pdmodel.simulate.policies import Cap
 from pdmodel.timeline.critical import IDLE
 from pdmodel.timeline.sharing import TOLERANCE, Row, SharingCounts, share_rows
 
+BULK = 0.5
+"""Multiplicity from which a route's bytes themselves cross a port; below are the requests of its reads (h/r <= 0.2)."""
+
 
 class Stream(NamedTuple):
     """A live KV activity: its place among the traffic's activities, its crossing, the rate it wants [byte/s]."""
@@ -80,7 +83,7 @@ class RateRule:
             hit = False
             for r, route in enumerate(stage.data.routes):
                 need = 1.0 if route.device == target else route.ports.get(target, 0.0)
-                if need > 0:
+                if need >= BULK:
                     hit = True
                     rows[stage.route_crossing[r]][ports + k] = need
             if not hit:

@@ -12,6 +12,7 @@ from pdmodel.hardware.ports import PortKind
 from pdmodel.simulate.engine import simulate
 from pdmodel.simulate.outcome import Replay
 from pdmodel.simulate.policies import UNMANAGED, Policy, QueuePolicy, cap, policy_named
+from pdmodel.simulate.rates import BULK
 
 UNKNOWN = tuple((weight, kappa) for kappa in (0.0, 0.1) for weight in (0.5, 1.0, 2.0))
 """(kv_weight, interference) where neither was measured."""
@@ -143,8 +144,9 @@ def _between(tried: Sequence[tuple[float, float]]) -> tuple[float, ...]:
 def cap_targets(data: AllocationData, most: int = 2) -> tuple[CapTarget, ...]:
     """The kinds of port with the largest V m / C-hat among those that carry critical bytes and KV.
 
-    C-hat is the least usable capacity over the lanes' phases. Ports of one kind are one target (abstract ports each
-    their own). If all their KV is moved by NICs, the NICs are the target: a NIC can cap a traffic class.
+    C-hat is the least usable capacity over the lanes' phases; requests of reads do not count. Ports of one kind and
+    node (the first part of their names) are one target, abstract ports each their own. If all their KV is moved by
+    NICs, the NICs are the target: a NIC can cap a traffic class.
     """
     critical = sum((table.sum(axis=0) for table in data.critical_bytes), np.zeros(len(data.ports)))
     critical = critical + data.decode_rate.sum(axis=0)
@@ -153,11 +155,13 @@ def cap_targets(data: AllocationData, most: int = 2) -> tuple[CapTarget, ...]:
         return ()
     crossing = (split * data.volume_bytes[data.route_flow])[:, None] * data.consumption
     usable = np.minimum(data.idle_usable, np.min([table.min(axis=0) for table in data.lane_usable], axis=0))
+    crossing[data.consumption < BULK] = 0.0
     busy = crossing.sum(axis=0) / usable
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for e, port in enumerate(data.ports):
         if critical[e] > 0 and busy[e] > 0:
-            groups.setdefault(port.name if port.kind is PortKind.ABSTRACT else port.kind.value, []).append(e)
+            kind = (port.name.split("/")[0], port.kind.value)
+            groups.setdefault((port.name, "") if port.kind is PortKind.ABSTRACT else kind, []).append(e)
     ranked = sorted(groups.values(), key=lambda group: -max(busy[e] for e in group))
     found: list[CapTarget] = []
     for group in ranked:
@@ -169,7 +173,7 @@ def cap_targets(data: AllocationData, most: int = 2) -> tuple[CapTarget, ...]:
 
 def _target(data: AllocationData, group: Sequence[int]) -> CapTarget:
     names = [data.ports[e].name for e in group]
-    routes = [route for route in data.routes if any(route.ports.get(name, 0.0) > 0 for name in names)]
+    routes = [route for route in data.routes if any(route.ports.get(name, 0.0) >= BULK for name in names)]
     if all(route.device and not route.fifo for route in routes):
         devices = tuple(sorted({route.device for route in routes}))
         full = max(

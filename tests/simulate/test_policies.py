@@ -402,6 +402,22 @@ def test_a_nic_can_cap_without_the_engine() -> None:
     assert same == pytest.approx(simulate(data, cap("e", 2.5)).cost)
 
 
+def test_requests_of_reads_are_not_capped() -> None:
+    # A copy into the GPU asks for its bytes through the egress that the NIC reads from: the cap is still the NIC's.
+    lane = Lane("a", (compute(1.0), collective(1.0, e=10.0), compute(1.0)))
+    flows = [
+        send("s", route(device="nic0", e=1.0), (1, 8.0)),
+        load("p", route(device="h2d", fifo=True, e=0.05, f=1.0), (1, 5.0)),
+    ]
+    data = record([lane], flows, lane_price=20.0, e=10.0, f=10.0)
+    found = best_cap(data)
+    assert found.policy is not None
+    assert found.policy.cap is not None
+    assert found.policy.cap.targets == ("nic0",)
+    capped = simulate(data, cap("e", 1.0)).flow_finish_s
+    assert capped == pytest.approx([9.0, 0.5])
+
+
 def test_jitter_is_the_same_for_every_policy_and_has_mean_one() -> None:
     ids = [str(k) for k in range(20_000)]
     draws = work_scale(0.2, 7, "a", ids)

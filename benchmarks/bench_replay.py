@@ -13,7 +13,7 @@ import numpy as np
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.schedule import Piece, Schedule
 from pdmodel.hardware.ports import Port, PortKind, Route
-from pdmodel.simulate import NO_KV, SIMPLE, Policy, plan, simulate
+from pdmodel.replay import NO_KV, SIMPLE, Policy, plan, simulate
 from pdmodel.timeline.clock import run_clock
 from pdmodel.timeline.phases import Lane, Phase, PhaseKind, Timeline
 from pdmodel.transfer.flows import Flow, FlowKind

@@ -13,9 +13,9 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import certified, lower_bound, single_port
 from pdmodel.allocation.solution import Solution, SolvePath
 from pdmodel.answer import SolverResult
-from pdmodel.simulate.engine import simulate
-from pdmodel.simulate.outcome import Replay
-from pdmodel.simulate.policies import (
+from pdmodel.replay.engine import simulate
+from pdmodel.replay.outcome import Replay
+from pdmodel.replay.policies import (
     AFTER_PREFILL,
     BYTES_OVER_BANDWIDTH,
     NO_KV,
@@ -25,7 +25,7 @@ from pdmodel.simulate.policies import (
     PlanPolicy,
     Policy,
 )
-from pdmodel.simulate.search import UNKNOWN, Band, band, best_cap
+from pdmodel.replay.search import UNKNOWN, Band, band, best_cap
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.verdict import WORTH, Contest, price_of_prefill, shares_port
 
@@ -130,7 +130,7 @@ def _simple(data: AllocationData, unmanaged: Replay, centre: tuple[float, float]
     rules = (STRICT, RESIDUAL_EDF, AFTER_PREFILL)
     tried: list[tuple[Policy, Replay]] = [(UNMANAGED, unmanaged)]
     tried += [(rule, _replay(data, rule, centre)) for rule in rules]
-    cap = best_cap(data).policy
+    cap = best_cap(data, unmanaged, kv_weight=centre[0], interference=centre[1]).policy
     if cap is not None:
         tried.append((cap, _replay(data, cap, centre)))
     return tried

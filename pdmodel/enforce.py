@@ -14,8 +14,8 @@ import numpy as np
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Applicable, Enforceability, Gate, Rule, ScheduleRow, Setting
 from pdmodel.engines.spec import EngineSpec, HostKnobs, Knob, Piece, Steers
-from pdmodel.simulate.outcome import Replay
-from pdmodel.simulate.policies import Policy, QueuePolicy
+from pdmodel.replay.outcome import Replay
+from pdmodel.replay.policies import Policy, QueuePolicy
 from pdmodel.timeline.phases import PhaseKind
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import GBIT_PER_S, US, format_bytes, format_rate, format_seconds

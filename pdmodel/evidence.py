@@ -11,36 +11,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdmodel import __version__
+from pdmodel.allocation.bound import critical_bytes, kv_bytes
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, FlowResult, PolicyResult, PortResult, Times
 from pdmodel.choose import Choice
+from pdmodel.replay.outcome import Replay
+from pdmodel.replay.policies import PlanPolicy, Policy, QueuePolicy
+from pdmodel.replay.search import Band
 from pdmodel.resolve import ResolvedScenario
-from pdmodel.simulate.outcome import Replay
-from pdmodel.simulate.policies import Policy, QueuePolicy
-from pdmodel.simulate.search import Band
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.phases import FloatArray, Timeline
-from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import GB, MS, format_rate, format_seconds
-from pdmodel.verdict import no_kv_prefill_s
+from pdmodel.verdict import no_kv_prefill_s, port_shortfall
 
 
 def bound_of(data: AllocationData, choice: Choice) -> Bound:
-    """The bound in the words of the answer."""
-    loss, prefill = choice.loss, no_kv_prefill_s(data)
-    share = loss.loss_max_s / prefill if loss.loss_max_s is not None and prefill > 0 else None
-    if loss.loss_max_s is None or loss.loss_max_aligned_s is None or share is None:
+    """The bound in the words of the answer: of prefill lanes; what a decode lane may lose stands beside it."""
+    loss, prefills = choice.loss, len(data.lanes)
+    ratio, port = kv_to_critical(data)
+    if loss.lane_loss_s is None or loss.lane_loss_aligned_s is None:
         text = "none: critical traffic of two lanes shares a port, so one nudge can make them collide again and again"
-    elif loss.kv_to_critical_ratio is None:
-        text = "KV costs the collectives nothing: no port carries both"
-    else:
-        text = (
-            f"KV costs a lane at most {format_seconds(loss.loss_max_s)} ({share:.1%} of its prefill), "
-            f"{format_seconds(loss.loss_max_aligned_s)} when all ranks' bursts coincide; "
-            f"KV is {loss.kv_to_critical_ratio:.3g} x the critical bytes on {loss.port}"
-        )
-    return Bound(loss.loss_max_s, loss.loss_max_aligned_s, share, loss.kv_to_critical_ratio, loss.port, text)
+        return Bound(None, None, None, ratio, port, text)
+    own, aligned = loss.lane_loss_s[:prefills], loss.lane_loss_aligned_s[:prefills]
+    most, together = float(own.max(initial=0.0)), float(aligned.max(initial=0.0))
+    worst = int(np.argmax(own)) if prefills else 0
+    length = float(data.duration_s[worst].sum()) if prefills else 0.0
+    share = most / length if length > 0 else None
+    parts = []
+    if most > 0 and share is not None:
+        parts.append(f"KV costs a prefill at most {format_seconds(most)} ({share:.1%} of it)")
+        if together < 0.99 * most:
+            parts[0] += f", {format_seconds(together)} when all ranks' bursts coincide"
+    elif prefills:
+        parts.append("KV costs the prefill's collectives nothing: no port carries both")
+    decode = float(loss.lane_loss_s[prefills:].max(initial=0.0))
+    if decode > 0:
+        parts.append(f"a decode lane loses at most {format_seconds(decode)}")
+    if ratio is not None:
+        parts.append(f"KV is {ratio:.3g} x the critical bytes on {port}")
+    return Bound(most, together, share, ratio, port, "; ".join(parts))
+
+
+def kv_to_critical(data: AllocationData) -> tuple[float | None, str]:
+    """The largest V_e/B_e over ports that carry both [-], and that port: a prefill's if there is one, else decode's.
+
+    A decode lane's collectives are small beside a whole prompt's KV; their ratio says little about the prefill.
+    """
+    kv, critical = kv_bytes(data), critical_bytes(data)
+    prefill = sum((table.sum(axis=0) for table in data.critical_bytes), np.zeros(len(data.ports)))
+    for mine in (prefill > 0, critical > 0):
+        both = mine & (kv > 0)
+        if both.any():
+            ratio = np.divide(kv, critical, out=np.zeros_like(kv), where=both)
+            worst = int(np.argmax(ratio))
+            return float(ratio[worst]), data.ports[worst].name
+    return None, ""
 
 
 def times_of(data: AllocationData, replay: Replay) -> Times:
@@ -152,24 +178,31 @@ def missed_deadlines(data: AllocationData, replay: Replay, slack_s: float) -> tu
     return tuple(late)
 
 
-def release_note(resolved: ResolvedScenario, data: AllocationData, choice: Choice) -> tuple[str, ...]:
-    """That KV is late only because of when the engine sends it, where that is so."""
+def release_note(resolved: ResolvedScenario, earliest: AllocationData, choice: Choice) -> tuple[str, ...]:
+    """That KV is late only because of when the engine sends it, where that is so.
+
+    ``earliest`` is the record with every flow released when its bytes exist: what the ports then still make late is not
+    the engine's doing.
+    """
     stall = _worst(choice.replay.decode_stall_s)
-    if stall <= 0.1 * MS or not any(flow.kind is FlowKind.SEND for flow in data.flows):
-        return ()
     after = resolved.release_after.value
-    if after not in {"chunk", "prefill"}:
+    if stall <= 0.1 * MS or after not in {"chunk", "prefill"}:
+        return ()
+    left = port_shortfall(earliest, 0.0, FlowKind.SEND)
+    saved = stall - (left.late_s if left is not None else 0.0)
+    if saved < 0.5 * stall:
         return ()
     return (
         f"decode waits {format_seconds(stall)} for KV because {resolved.engine.name} sends after the {after}; "
-        "an engine that sends layer by layer would hide most of it",
+        f"an engine that sends layer by layer could save up to {format_seconds(saved)} of it",
     )
 
 
 def assumed_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScenario, choice: Choice) -> tuple[str, ...]:
     """The assumed inputs that matter: ports that carry both kinds or bind, collectives, prices, arbitration."""
     replay = choice.replay
-    busy = (replay.kv_bytes > 0) & ((replay.critical_bytes > 0) | _binding(data, choice))
+    both = (replay.kv_bytes > 0) & (replay.critical_bytes > 0)
+    busy = both | _binding(data, choice)
     found: dict[str, list[str]] = {}
     for e in np.flatnonzero(busy):
         port = data.ports[e]
@@ -177,8 +210,8 @@ def assumed_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScena
             text = f"capacity {format_rate(port.capacity_bytes_per_s)}" + (f" ({port.note})" if port.note else "")
             found.setdefault(text, []).append(port.name)
     lines = [f"{_brief(names)}: {text}" for text, names in found.items()]
-    if busy.any():
-        guards = sorted({round(float(g / c), 4) for g, c in zip(data.guard[busy], data.capacity[busy], strict=True)})
+    if both.any():
+        guards = sorted({round(float(g / c), 4) for g, c in zip(data.guard[both], data.capacity[both], strict=True)})
         share = " to ".join(f"{guard:.1%}" for guard in (guards if len(guards) < 3 else (guards[0], guards[-1])))
         lines.append(f"guard: {share} of a port is kept free while critical traffic is active on it")
         lines.append(
@@ -191,20 +224,40 @@ def assumed_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScena
 
 
 def _binding(data: AllocationData, choice: Choice) -> NDArray[np.bool_]:
+    """Ports with a price, and of each route in use the ports that need longest for the KV they carry, shape (P,)."""
+    found = np.zeros(len(data.ports), dtype=bool)
     if choice.shadow_price is not None:
-        return choice.shadow_price > 0
-    return choice.replay.kv_bytes >= 0.5 * data.capacity * choice.replay.end_s
+        found |= choice.shadow_price > 0
+    busy_s = choice.replay.kv_bytes / data.capacity
+    for route in np.flatnonzero(routes_in_use(data, choice)):
+        mine = np.where(data.consumption[route] > 0, busy_s, 0.0)
+        found |= (mine > 0) & (mine >= (1 - 1e-6) * mine.max())
+    return found
 
 
-def hazards_of(data: AllocationData, resolved: ResolvedScenario) -> tuple[str, ...]:
-    """What no capacity can express: of the boxes, and of the routes in use."""
-    routes = (hazard for route in data.routes for hazard in route.hazards)
-    boxes = (
-        f"{box.profile.name}: {hazard.kind.value}: {hazard.text}"
+def routes_in_use(data: AllocationData, choice: Choice) -> NDArray[np.bool_]:
+    """Routes that carry something under the engine's own rule or under the plan, shape (R,)."""
+    split = np.concatenate(
+        [np.pad(flow.split, (0, len(flow.routes)))[: len(flow.routes)] for flow in data.flows] or [[]]
+    )
+    used = split > 0
+    if isinstance(choice.policy, PlanPolicy):
+        for piece in choice.policy.schedule.pieces:
+            used |= piece.rates > 0
+    return np.asarray(used)
+
+
+def hazards_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScenario, choice: Choice) -> tuple[str, ...]:
+    """What no capacity can express, where collectives or routes in use meet it; with the box that it is known of."""
+    used = routes_in_use(data, choice)
+    met = dict.fromkeys(timeline.hazards)
+    met.update(dict.fromkeys(text for r in np.flatnonzero(used) for text in data.routes[r].hazards))
+    owner = {
+        f"{hazard.kind.value}: {hazard.text}": box.profile.name
         for box in (resolved.prefill_box, resolved.decode_box)
         for hazard in box.profile.hazards
-    )
-    return tuple(dict.fromkeys((*boxes, *routes)))
+    }
+    return tuple(f"{owner[text]}: {text}" if text in owner else text for text in met)
 
 
 def provenance_of(resolved: ResolvedScenario) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Rule, ScheduleRow
-from pdmodel.simulate.outcome import Replay
+from pdmodel.replay.outcome import Replay
 from pdmodel.timeline.phases import FloatArray
 
 RATE_DIGITS = 4

@@ -26,8 +26,10 @@ from pdmodel.evidence import (
     times_of,
 )
 from pdmodel.pacing import schedule_rows
+from pdmodel.replay import engine
+from pdmodel.replay.outcome import Replay
+from pdmodel.replay.policies import Policy, QueuePolicy
 from pdmodel.resolve import ResolvedScenario, load_scenario, prices
-from pdmodel.simulate.policies import QueuePolicy
 from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.build import build_flows
@@ -56,13 +58,30 @@ def plan(scenario: str | os.PathLike[str] | ResolvedScenario, *, progress: Calla
     return answer(resolved, timeline, data, choice)
 
 
+def simulate(
+    what: str | os.PathLike[str] | ResolvedScenario | AllocationData,
+    policy: Policy | str,
+    *,
+    kv_weight: float = 1.0,
+    interference: float = 0.0,
+    jitter: tuple[float, int] | None = None,
+    record: bool = False,
+) -> Replay:
+    """Replay a scenario (name, path, resolved) or a record under a policy; see `pdmodel.replay.engine.simulate`."""
+    if not isinstance(what, AllocationData):
+        resolved = what if isinstance(what, ResolvedScenario) else load_scenario(what)
+        timeline = build_timeline(resolved)
+        what = AllocationData.build(timeline, build_flows(resolved, timeline), prices(resolved))
+    return engine.simulate(what, policy, kv_weight=kv_weight, interference=interference, jitter=jitter, record=record)
+
+
 def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData, choice: Choice) -> Plan:
     """The chosen candidate with its verdict and its evidence."""
     slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
-    bound = bound_of(data, choice)
+    bound, eager = bound_of(data, choice), earliest(resolved, timeline)
     verdict = judge(
         data,
-        shortfall=port_shortfall(earliest(resolved, timeline), slack_s),
+        shortfall=port_shortfall(eager, slack_s),
         slack_s=slack_s,
         bound=bound,
         band=choice.band,
@@ -91,8 +110,8 @@ def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData,
         applicable=applicable(choice.policies, choice.policy, choice.replay.cost, judged, price_of_prefill(data)),
         solver=choice.solver,
         assumed=assumed_of(data, timeline, resolved, choice),
-        hazards=hazards_of(data, resolved),
-        warnings=(*timeline.warnings, *release_note(resolved, data, choice)),
+        hazards=hazards_of(data, timeline, resolved, choice),
+        warnings=(*timeline.warnings, *release_note(resolved, eager, choice)),
         provenance=provenance_of(resolved),
         data=data,
         replay=choice.replay,

@@ -7,8 +7,8 @@ from test_programs import one_collective, with_decode
 
 from pdmodel.allocation.bound import kv_bytes, loss_bound, shared_ports
 from pdmodel.allocation.data import AllocationData
-from pdmodel.simulate.engine import simulate
-from pdmodel.simulate.policies import AFTER_PREFILL, RESIDUAL_EDF, STRICT, UNMANAGED
+from pdmodel.replay.engine import simulate
+from pdmodel.replay.policies import AFTER_PREFILL, RESIDUAL_EDF, STRICT, UNMANAGED
 
 
 def test_by_hand():

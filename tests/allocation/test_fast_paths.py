@@ -9,8 +9,8 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import certified, lower_bound, single_port, suffix_scan
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.errors import InputError
-from pdmodel.simulate.engine import simulate
-from pdmodel.simulate.policies import AFTER_PREFILL, RESIDUAL_EDF, STRICT, UNMANAGED, PlanPolicy
+from pdmodel.replay.engine import simulate
+from pdmodel.replay.policies import AFTER_PREFILL, RESIDUAL_EDF, STRICT, UNMANAGED, PlanPolicy
 
 ABOVE = 1e-8
 

@@ -13,8 +13,8 @@ from pdmodel.allocation.network import network
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.program_r import solve_residual
 from pdmodel.allocation.pull_forward import earliest_due_first, pull_forward
-from pdmodel.simulate.engine import simulate
-from pdmodel.simulate.policies import STRICT, PlanPolicy
+from pdmodel.replay.engine import simulate
+from pdmodel.replay.policies import STRICT, PlanPolicy
 
 
 def moved(data, schedule):

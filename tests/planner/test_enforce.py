@@ -6,8 +6,8 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Gate
 from pdmodel.enforce import applicable, enforceability, phase_bursts, work_requests_within
 from pdmodel.engines.catalog import load_engine
-from pdmodel.simulate.engine import simulate
-from pdmodel.simulate.policies import STRICT, UNMANAGED, cap
+from pdmodel.replay.engine import simulate
+from pdmodel.replay.policies import STRICT, UNMANAGED, cap
 
 GB = 1e9
 

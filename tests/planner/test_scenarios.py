@@ -11,7 +11,7 @@ from pdmodel.planner import plan
 from pdmodel.report.export import plan_to_dict
 from pdmodel.resolve import read_scenario
 from pdmodel.resources import names
-from pdmodel.simulate.engine import simulate
+from pdmodel.replay.engine import simulate
 from pdmodel.verdict import shares_port
 
 SCENARIOS = names("scenarios")
@@ -94,7 +94,7 @@ def test_program_e_bounds_every_policy_on_one_lane(name):
     optimum = solve_elastic(found.data)
     floor = optimum.objective
     assert all(floor <= policy.cost * (1 + 1e-6) + 1e-9 for policy in found.policies)
-    from pdmodel.simulate.policies import PlanPolicy
+    from pdmodel.replay.policies import PlanPolicy
 
     again = simulate(found.data, PlanPolicy(optimum.schedule))
     assert again.cost == pytest.approx(floor, rel=1e-6, abs=1e-9)

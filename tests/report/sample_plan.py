@@ -24,7 +24,7 @@ from pdmodel.answer import (
     Verdict,
     VerdictKind,
 )
-from pdmodel.simulate.outcome import LaneOutcome, Replay, Segment
+from pdmodel.replay.outcome import LaneOutcome, Replay, Segment
 from pdmodel.spec import SourceKind
 
 GB = 1e9

@@ -10,8 +10,8 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.schedule import Piece, Schedule
 from pdmodel.errors import InputError
 from pdmodel.hardware.ports import Port, PortKind, Route
-from pdmodel.simulate import SIMPLE, band, best_cap, cap, plan, policy_named, simulate
-from pdmodel.simulate.activities import work_scale
+from pdmodel.replay import SIMPLE, band, best_cap, cap, plan, policy_named, simulate
+from pdmodel.replay.activities import work_scale
 from pdmodel.timeline.clock import run_clock
 from pdmodel.timeline.phases import DecodeLane, Lane, Phase, PhaseKind, Timeline
 from pdmodel.transfer.flows import Flow, FlowKind

@@ -13,7 +13,7 @@ from pdmodel.allocation.bound import loss_bound
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import certified, lower_bound
 from pdmodel.allocation.program_e import solve_elastic
-from pdmodel.simulate import SIMPLE, plan, simulate
+from pdmodel.replay import SIMPLE, plan, simulate
 from pdmodel.timeline.capacity import usable_capacity
 
 ORACLE = Path(__file__).parents[3] / "shared/data/oracles/allocation_cases.json"

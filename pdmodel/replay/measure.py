@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pdmodel.simulate.activities import Stage
-from pdmodel.simulate.outcome import LaneOutcome, Replay, Segment
+from pdmodel.replay.activities import Stage
+from pdmodel.replay.outcome import LaneOutcome, Replay, Segment
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
 

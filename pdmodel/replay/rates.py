@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pdmodel.errors import InputError
-from pdmodel.simulate.activities import Stage
-from pdmodel.simulate.policies import Cap
+from pdmodel.replay.activities import Stage
+from pdmodel.replay.policies import Cap
 from pdmodel.timeline.critical import IDLE
 from pdmodel.timeline.sharing import TOLERANCE, Row, SharingCounts, share_rows
 

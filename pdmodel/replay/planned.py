@@ -12,8 +12,8 @@ import numpy as np
 
 from pdmodel.allocation.schedule import Piece as Stretch
 from pdmodel.allocation.schedule import Schedule
-from pdmodel.simulate.activities import NO_GATE, Piece, Stage
-from pdmodel.simulate.rates import Demand, Rates, Stream
+from pdmodel.replay.activities import NO_GATE, Piece, Stage
+from pdmodel.replay.rates import Demand, Rates, Stream
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
 

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Protocol
 
-from pdmodel.simulate.activities import NO_GATE, Piece, Stage
-from pdmodel.simulate.policies import QueuePolicy
-from pdmodel.simulate.rates import Demand, Rates, Stream
+from pdmodel.replay.activities import NO_GATE, Piece, Stage
+from pdmodel.replay.policies import QueuePolicy
+from pdmodel.replay.rates import Demand, Rates, Stream
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
 

@@ -9,7 +9,7 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.schedule import Piece, Schedule
 from pdmodel.hardware.ports import Port, PortKind, Route
-from pdmodel.simulate import SIMPLE, plan, simulate
+from pdmodel.replay import SIMPLE, plan, simulate
 from pdmodel.timeline.clock import phase_times, run_clock
 from pdmodel.timeline.phases import DecodeLane, Lane, Phase, PhaseKind, Timeline
 from pdmodel.transfer.flows import Flow, FlowKind

@@ -9,13 +9,13 @@ import numpy as np
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.errors import InputError
-from pdmodel.simulate.activities import Stage, stage_of
-from pdmodel.simulate.measure import Ledger, Mark, measured
-from pdmodel.simulate.outcome import Replay, Segment
-from pdmodel.simulate.planned import PlannedTraffic
-from pdmodel.simulate.policies import NO_KV, PlanPolicy, Policy, QueuePolicy, policy_named
-from pdmodel.simulate.rates import RateRule, Rates
-from pdmodel.simulate.traffic import NoTraffic, QueueTraffic, Traffic
+from pdmodel.replay.activities import Stage, stage_of
+from pdmodel.replay.measure import Ledger, Mark, measured
+from pdmodel.replay.outcome import Replay, Segment
+from pdmodel.replay.planned import PlannedTraffic
+from pdmodel.replay.policies import NO_KV, PlanPolicy, Policy, QueuePolicy, policy_named
+from pdmodel.replay.rates import RateRule, Rates
+from pdmodel.replay.traffic import NoTraffic, QueueTraffic, Traffic
 from pdmodel.timeline.critical import IDLE
 
 ABSENT, WAIT, WAIT_HOLD, RUN, HOLD, DONE = range(6)
@@ -35,7 +35,7 @@ def simulate(
     Parameters
     ----------
     data: the record.
-    policy: an object of `pdmodel.simulate.policies`, or the name of a simple policy or reference.
+    policy: an object of `pdmodel.replay.policies`, or the name of a simple policy or reference.
     kv_weight: what KV's weights are multiplied with where it shares with critical traffic [-].
     interference: kappa; x <= 1 - kappa u_e on each port that a collective uses, u_e = KV's share of its usable
         capacity [-].

@@ -1,8 +1,8 @@
 """Replay: what happens to collectives and KV under a policy, event by event."""
 
-from pdmodel.simulate.engine import simulate
-from pdmodel.simulate.outcome import LaneOutcome, Replay, Segment
-from pdmodel.simulate.policies import (
+from pdmodel.replay.engine import simulate
+from pdmodel.replay.outcome import LaneOutcome, Replay, Segment
+from pdmodel.replay.policies import (
     AFTER_PREFILL,
     BYTES_OVER_BANDWIDTH,
     NO_KV,
@@ -19,7 +19,7 @@ from pdmodel.simulate.policies import (
     plan,
     policy_named,
 )
-from pdmodel.simulate.search import Band, BandPoint, CapSearch, band, best_cap
+from pdmodel.replay.search import Band, BandPoint, CapSearch, band, best_cap
 
 __all__ = [
     "AFTER_PREFILL",

@@ -9,10 +9,10 @@ import numpy as np
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.hardware.ports import PortKind
-from pdmodel.simulate.engine import simulate
-from pdmodel.simulate.outcome import Replay
-from pdmodel.simulate.policies import UNMANAGED, Policy, QueuePolicy, cap, policy_named
-from pdmodel.simulate.rates import BULK
+from pdmodel.replay.engine import simulate
+from pdmodel.replay.outcome import Replay
+from pdmodel.replay.policies import UNMANAGED, Policy, QueuePolicy, cap, policy_named
+from pdmodel.replay.rates import BULK
 
 UNKNOWN = tuple((weight, kappa) for kappa in (0.0, 0.1) for weight in (0.5, 1.0, 2.0))
 """(kv_weight, interference) where neither was measured."""

@@ -21,6 +21,11 @@ from pdmodel.timeline.phases import FloatArray
 
 #: Absolute tolerance on scaled data, where a typical figure is near one.
 TOLERANCE = 1e-9
+HIGHS_OPTIONS: Mapping[str, Any] = {
+    "solver": "ipm",
+    "primal_feasibility_tolerance": TOLERANCE,
+    "dual_feasibility_tolerance": TOLERANCE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +38,25 @@ class Solved:
     gap: float
 
 
-def solve_terms(terms: Sequence[Term], name: str) -> Solved:
-    """Minimise the terms' cost subject to their constraints. Raises `SolverError` unless an optimum is found."""
+def assemble(terms: Sequence[Term]) -> tuple[Any, dict[str, Any]]:
+    """The cvxpy problem of terms, and its constraints by name."""
     import cvxpy as cp
 
     constraints: dict[str, Any] = {}
     for term in terms:
         constraints |= term.constraints()
     objective = sum(cost for term in terms if (cost := term.cost()) is not None)
-    problem = cp.Problem(cp.Minimize(objective), list(constraints.values()))
+    return cp.Problem(cp.Minimize(objective), list(constraints.values())), constraints
+
+
+def solve_terms(terms: Sequence[Term], name: str) -> Solved:
+    """Minimise the terms' cost subject to their constraints. Raises `SolverError` unless an optimum is found."""
+    import cvxpy as cp
+
+    problem, constraints = assemble(terms)
     _silence_banner()
     attempts: tuple[tuple[str, dict[str, Any]], ...] = (
-        (
-            cp.HIGHS,
-            {
-                "highs_options": {
-                    "solver": "ipm",
-                    "primal_feasibility_tolerance": TOLERANCE,
-                    "dual_feasibility_tolerance": TOLERANCE,
-                }
-            },
-        ),
+        (cp.HIGHS, {"highs_options": dict(HIGHS_OPTIONS)}),
         (cp.CLARABEL, {"tol_feas": TOLERANCE, "tol_gap_abs": TOLERANCE, "tol_gap_rel": TOLERANCE}),
     )
     said = []

@@ -89,8 +89,7 @@ def _burst(
         rate = float(np.where(crossing > 0, data.capacity / crossing, np.inf).min())
     shared = uses & (crossing > 0).any(axis=0)
     flow = data.flows[int(data.route_flow[routes[0]])]
-    pieces = max(1, len(flow.due if kind is FlowKind.LOAD else flow.release))
-    whole = flow.volume_bytes / pieces
+    whole = max(size for _, size in (flow.due if kind is FlowKind.LOAD else flow.release))
     return PhaseBurst(
         operation=operation,
         flow_kind=kind,
@@ -165,10 +164,12 @@ def settings(
     engine: EngineSpec,
     host: HostKnobs,
     policy: QueuePolicy | None,
+    nic_rate_bytes_per_s: float,
 ) -> tuple[Setting, ...]:
     """Lines to set for the plan: name, value, side and process, and the reason. Empty where the defaults do.
 
-    ``policy`` is the simple rule that is the plan, or None when the plan is a schedule.
+    ``policy`` is the simple rule that is the plan, or None when the plan is a schedule. ``nic_rate_bytes_per_s``: what
+    the plan lets one NIC send while its sends are throttled, 0 if they never are.
     """
     if policy is not None and policy.cap is not None:
         return _cap_settings(policy, host)
@@ -187,7 +188,7 @@ def settings(
                 _line(knob, "a class of KV's own", "so that a NIC can hold KV back during bursts that no gate can")
                 for knob in _knobs(engine, Steers.NIC_CLASS)[:1]
             ]
-            found += _burst_cap(rows, host)
+            found += _burst_cap(nic_rate_bytes_per_s, host)
     return tuple(found)
 
 
@@ -204,18 +205,14 @@ def _in_flight(bursts: Sequence[PhaseBurst], judged: Sequence[Enforceability], e
     return [_line(knob, str(min(fits)), "what is posted when a burst starts then fits the guard")]
 
 
-def _burst_cap(rows: Sequence[ScheduleRow], host: HostKnobs) -> list[Setting]:
-    """A NIC cap at the planned rate of the throttled sends."""
-    rates = [row.rate_bytes_per_s for row in rows if row.rule is Rule.CONTENDED and "/send/" in row.flow]
-    if not rates:
+def _burst_cap(rate_bytes_per_s: float, host: HostKnobs) -> list[Setting]:
+    """A NIC cap at what the plan lets the NIC send, all its sends together, while they are throttled."""
+    if not rate_bytes_per_s:
         return []
-    value = f"{max(rates) / GBIT_PER_S:.0f}"
+    value = f"{rate_bytes_per_s / GBIT_PER_S:.0f}"
+    reason = f"one NIC's sends go at most at {format_rate(rate_bytes_per_s)} together during bursts"
     return [
-        _line(
-            knob,
-            value,
-            f"sends go at most at {format_rate(max(rates))} during bursts; dynamic, or static if late is allowed",
-        )
+        _line(knob, value, f"{reason}; dynamic, or static if late is allowed")
         for knob in host.knobs
         if knob.maps_to is Steers.RATE_CAP
     ][:1]

@@ -22,6 +22,7 @@ from pdmodel.replay.search import Band
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.phases import FloatArray, Timeline
+from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import GB, MS, format_rate, format_seconds
 from pdmodel.verdict import no_kv_prefill_s, port_shortfall
 
@@ -237,10 +238,9 @@ def _binding(data: AllocationData, choice: Choice) -> NDArray[np.bool_]:
 
 def routes_in_use(data: AllocationData, choice: Choice) -> NDArray[np.bool_]:
     """Routes that carry something under the engine's own rule or under the plan, shape (R,)."""
-    split = np.concatenate(
-        [np.pad(flow.split, (0, len(flow.routes)))[: len(flow.routes)] for flow in data.flows] or [[]]
+    used = np.array(
+        [k < len(flow.split) and flow.split[k] > 0 for flow in data.flows for k in range(len(flow.routes))], dtype=bool
     )
-    used = split > 0
     if isinstance(choice.policy, PlanPolicy):
         for piece in choice.policy.schedule.pieces:
             used |= piece.rates > 0

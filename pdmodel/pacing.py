@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Rule, ScheduleRow
+from pdmodel.hardware.ports import PortKind
 from pdmodel.replay.outcome import Replay
 from pdmodel.timeline.phases import FloatArray
+from pdmodel.transfer.flows import FlowKind
 
 RATE_DIGITS = 4
 NEGLIGIBLE = 1e-9
@@ -73,6 +76,24 @@ def _stretches(data: AllocationData, replay: Replay) -> list[_Stretch]:
     return sorted(found.values(), key=lambda s: (s.lane, s.index, SLOTS.index(s.slot), s.flow))
 
 
+def throttled_nic_rate(data: AllocationData, replay: Replay) -> float:
+    """The most that one NIC sends while a port that its sends share with a collective is full; 0 if none is [byte/s].
+
+    A cap on a NIC's traffic class holds all its sends together, so this is their sum, not the rate of one flow. What
+    fills the wire itself needs no cap and does not count.
+    """
+    wires = [e for e, port in enumerate(data.ports) if port.kind is PortKind.NIC_TX]
+    sends = np.array([flow.kind is FlowKind.SEND for flow in data.flows], dtype=bool)
+    most, crosses = 0.0, _flow_ports(data)
+    for segment in replay.segments:
+        full = segment.critical + segment.kv >= _usable(data, segment.critical) * (1 - 1e-6)
+        held = sends & (segment.flow_rate > 0) & (crosses & full & (segment.critical > 0)).any(axis=1)
+        for e in wires:
+            rate = float(segment.kv[e]) if (held & crosses[:, e]).any() else 0.0
+            most = max(most, rate if rate < 0.99 * data.capacity[e] else 0.0)
+    return most
+
+
 class _Locator:
     """Which slot of a lane a moment falls into."""
 
@@ -89,7 +110,7 @@ class _Locator:
         return index, "phase", float(self.start[index])
 
 
-def _flow_ports(data: AllocationData) -> FloatArray:
+def _flow_ports(data: AllocationData) -> NDArray[np.bool_]:
     """Whether a flow may cross a port by any of its routes, shape (F, P)."""
     crosses = np.zeros((len(data.flows), len(data.ports)), dtype=bool)
     np.logical_or.at(crosses, data.route_flow, data.consumption > 0)

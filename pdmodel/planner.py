@@ -25,7 +25,7 @@ from pdmodel.evidence import (
     release_note,
     times_of,
 )
-from pdmodel.pacing import schedule_rows
+from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.replay import engine
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import Policy, QueuePolicy
@@ -105,7 +105,17 @@ def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData,
         ports=ports_of(data, choice),
         flows=flows_of(data, choice.replay),
         schedule=rows,
-        settings=() if idle else settings(rows, bursts, judged, engine=resolved.engine, host=host_knobs(), policy=rule),
+        settings=()
+        if idle
+        else settings(
+            rows,
+            bursts,
+            judged,
+            engine=resolved.engine,
+            host=host_knobs(),
+            policy=rule,
+            nic_rate_bytes_per_s=throttled_nic_rate(data, choice.replay),
+        ),
         enforceability=judged,
         applicable=applicable(choice.policies, choice.policy, choice.replay.cost, judged, price_of_prefill(data)),
         solver=choice.solver,

@@ -38,7 +38,7 @@ class Contest:
     plan: float
 
 
-def port_shortfall(data: AllocationData, slack_s: float) -> Shortfall | None:
+def port_shortfall(data: AllocationData, slack_s: float, kind: FlowKind | None = None) -> Shortfall | None:
     r"""The port that misses a due time by more than the slack although it carries nothing but KV.
 
     On one port, transfers with release r_i and due d_i are on time iff for every r, d the bytes inside fit:
@@ -49,6 +49,7 @@ def port_shortfall(data: AllocationData, slack_s: float) -> Shortfall | None:
     ----------
     data: the record with every flow released at the earliest moment its bytes exist; times are the clock without KV.
     slack_s: lateness that is accepted [s].
+    kind: flows of this kind alone; all by default.
 
     Returns
     -------
@@ -61,7 +62,7 @@ def port_shortfall(data: AllocationData, slack_s: float) -> Shortfall | None:
     (Jackson 1955, with release times Horn 1974).
 
     """
-    jobs = _jobs(data)
+    jobs = [job for job in _jobs(data) if kind is None or data.flows[job[0]].kind is kind]
     worst: Shortfall | None = None
     crossings = _least_crossings(data)
     for e, port in enumerate(data.ports):
@@ -146,11 +147,11 @@ def _at_centre(band: Sequence[Contest]) -> float:
 
 def _infeasible_text(shortfall: Shortfall, slack_s: float) -> str:
     missing = shortfall.missing_bytes_per_s
-    more = f"{format_rate(missing)} more" if np.isfinite(missing) else "no rate that would do"
+    more = f"{format_rate(missing)} are missing" if np.isfinite(missing) else "no rate would do; all of it is missing"
     return (
         f"infeasible: {shortfall.port} carries {format_rate(shortfall.capacity_bytes_per_s)} and has "
         f"{format_bytes(shortfall.size_bytes)} of KV due; even alone on the port it is "
-        f"{format_seconds(shortfall.late_s)} late ({format_seconds(slack_s)} allowed): missing {more}."
+        f"{format_seconds(shortfall.late_s)} late ({format_seconds(slack_s)} allowed): {more}."
     )
 
 
@@ -203,6 +204,6 @@ def _single_port_lateness(
     room = due[None, :] - release[:, None]
     lateness = np.where(inside > 0, inside / capacity - room, -np.inf)
     worst = np.unravel_index(int(np.argmax(lateness)), lateness.shape)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         needed = np.where(inside > 0, np.where(room + slack_s > 0, inside / (room + slack_s), np.inf), 0.0)
     return float(lateness[worst]), float(needed.max()), float(inside[worst])

@@ -319,6 +319,15 @@ def _mlp(arch: Architecture, layer: int, tokens: float, ranks: _Ranks) -> list[O
     return [*operations, _experts(arch, moe, tokens, ranks)]
 
 
+def fullest_rank(moe: MoeSpec, ep_size: int, expert_skew: float = EXPERT_SKEW) -> float:
+    """How many times the mean load the fullest of ``ep_size`` ranks serves: ep^skew, at most E/k [-].
+
+    Source: as `EXPERT_SKEW`.
+    """
+    mean_times: float = float(ep_size) ** expert_skew
+    return min(mean_times, moe.experts / moe.top_k)
+
+
 def _experts(arch: Architecture, moe: MoeSpec, tokens: float, ranks: _Ranks) -> Operation:
     """The routed experts of the fullest rank as one grouped GEMM.
 
@@ -329,7 +338,7 @@ def _experts(arch: Architecture, moe: MoeSpec, tokens: float, ranks: _Ranks) -> 
     ep_size = ranks.ep_size
     gathered = tokens * max(1.0, ep_size / ranks.tp_size)
     width = moe.intermediate_size / max(1, ranks.tp_size // ep_size)
-    fullness = min(float(ep_size) ** ranks.expert_skew, moe.experts / moe.top_k)
+    fullness = fullest_rank(moe, ep_size, ranks.expert_skew)
     pairs = gathered * moe.top_k / ep_size * fullness
     touched = experts_touched(moe.experts, moe.top_k * fullness, gathered) / ep_size
     matrices = 3 if arch.gated_mlp else 2

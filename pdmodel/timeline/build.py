@@ -68,6 +68,8 @@ def timeline(resolved: ResolvedScenario) -> Timeline:
     used.append(Exchanges(resolved.decode_box, resolved.decode, resolved.ports, resolved.spec.decode.all_reduce.value))
     decode = decode_lane(resolved, used[-1])
     assumed = dict.fromkeys(evidence.notes(resolved.prefill_box.profile.name))
+    prefill_ep, decode_ep = resolved.spec.prefill.ep_size, resolved.spec.decode.ep_size
+    assumed.update(dict.fromkeys(evidence.routing_notes(resolved.arch.moe, prefill_ep, decode_ep)))
     assumed.update({note: None for exchanges in used for note in exchanges.assumed})
     longest, known = max(request.input_tokens for request in resolved.requests), resolved.arch.max_context_tokens
     if known is not None and longest > known:

@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from pdmodel import __version__
-from pdmodel.cli import hardware, llm, plan, scenario
+from pdmodel.cli import cost, hardware, llm, plan, scenario
 from pdmodel.cli.options import DebugOption, NoColourOption, reset, state
 from pdmodel.errors import PdmodelError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
     epilog="Example: pdmodel plan agentic_turn_pcie",
 )
 app.command("plan", rich_help_panel="Planning", epilog=plan.EPILOG)(plan.plan)
+app.add_typer(cost.app, name="cost", rich_help_panel="Costs")
 app.add_typer(scenario.app, name="scenario", rich_help_panel="Inputs")
 app.add_typer(hardware.app, name="hardware", rich_help_panel="Inputs")
 app.add_typer(llm.app, name="llm", rich_help_panel="Inputs")

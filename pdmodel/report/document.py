@@ -48,12 +48,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """``sections`` are for reading, ``content`` is the JSON form, ``records`` the CSV form."""
+    """``sections`` are for reading, ``content`` is the JSON form (an object or a list), ``records`` the CSV form."""
 
     title: str
     subtitle: str
     sections: tuple[Section, ...]
-    content: Mapping[str, Any]
+    content: Mapping[str, Any] | Sequence[Any]
     records: tuple[Record, ...] = field(default=())
 
 

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,7 @@ def plan_records(plan: Plan) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def to_json(content: Mapping[str, Any]) -> str:
+def to_json(content: Mapping[str, Any] | Sequence[Any]) -> str:
     """JSON text, two spaces a level, non-ASCII letters as they are, a newline at the end."""
     return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pdmodel.units import GB, MS, format_seconds
+from pdmodel.units import GB, GIB, KIB, MIB, MS, format_bytes, format_seconds
 
 Item = TypeVar("Item")
 
@@ -76,6 +76,18 @@ def gb_per_s(rate_bytes_per_s: float) -> str:
     '6.67'
     """
     return number(rate_bytes_per_s / GB)
+
+
+def size(size_bytes: float) -> str:
+    """A size of message: in powers of 1024 where that is a whole number, as such sizes are chosen, else decimal.
+
+    >>> size(4194304), size(1536), size(3e6)
+    ('4 MiB', '1.54 kB', '3 MB')
+    """
+    for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size_bytes >= scale and size_bytes % scale == 0:
+            return f"{size_bytes / scale:.0f} {unit}"
+    return format_bytes(size_bytes)
 
 
 def span(low: float, high: float, write: Callable[[float], str]) -> str:

@@ -19,7 +19,7 @@ from pdmodel.allocation.residual import ResidualForm
 from pdmodel.timeline.phases import FloatArray, IntArray
 
 #: Scaled bytes that count as none when a port is looked at for a kink.
-KINK = 1e-9
+KINK = 1e-7
 
 
 class Term(ABC):

@@ -180,21 +180,35 @@ def test_nothing_to_send():
         assert solution.schedule.pieces == ()
 
 
-def test_the_standby_solver_agrees(monkeypatch):
+@pytest.fixture
+def without_highs(monkeypatch):
     import cvxpy
 
-    plain = cvxpy.Problem.solve
+    plain, used = cvxpy.Problem.solve, []
 
-    def only_clarabel(self, solver, **options):
+    def solve(self, solver, **options):
         if solver != cvxpy.CLARABEL:
             raise cvxpy.error.SolverError("not today")
+        used.append(solver)
         return plain(self, solver=solver, **options)
 
+    monkeypatch.setattr(cvxpy.Problem, "solve", solve)
+    return used
+
+
+def test_the_standby_solver_agrees(without_highs):
     case = random_case(np.random.default_rng([7, 5]))
-    expected = elastic_cost(case)
-    monkeypatch.setattr(cvxpy.Problem, "solve", only_clarabel)
-    assert expected > 0.1
-    assert solve_elastic(AllocationData.from_dict(case)).objective == pytest.approx(expected, rel=1e-6)
+    assert elastic_cost(case) > 0.1
+    assert solve_elastic(AllocationData.from_dict(case)).objective == pytest.approx(elastic_cost(case), rel=1e-7)
+    assert without_highs == ["CLARABEL"]
+
+
+def test_large_programs_go_to_the_faster_solver(monkeypatch, without_highs):
+    case = random_case(np.random.default_rng([7, 5]))
+    monkeypatch.setattr("pdmodel.allocation.program_r.VERTEX_LIMIT", 0)
+    solution = solve_residual(AllocationData.from_dict(case))
+    assert without_highs == ["CLARABEL"]
+    assert solution.objective == pytest.approx(residual_cost(case), rel=1e-7)
 
 
 def test_nothing_is_printed(capfd):

@@ -256,3 +256,43 @@ def random_decode(rng, ports):
         (float(rng.uniform(0.2, 3.0)), {n: float(p["capacity"] * rng.uniform(0.05, 0.45)) for n, p in ports.items()})
         for _ in range(int(rng.integers(1, 3)))
     ]
+
+
+def layered_case(rng, lanes=1):
+    """Few kinds of phases repeated many times, releases and gates between some: what the exact reduction merges."""
+    names = ["a", "b"]
+    ports = {n: {"capacity": float(rng.uniform(8, 20)), "guard": 0.5} for n in names}
+    kinds = [{n: float(0.8 * p["capacity"] * x) for (n, p), x in zip(ports.items(), rng.random(2), strict=True)}, {}]
+    made = []
+    for _ in range(lanes):
+        now, phases = 0.0, []
+        for i in range(int(rng.integers(8, 14))):
+            duration = float(rng.choice([0.2, 0.5]))
+            size = {n: rate * duration for n, rate in kinds[i % 2].items()}
+            pace = 1.0 if lanes == 1 or rng.random() < 0.7 else 1.25
+            phases.append({"duration": duration, "start": now, "end": now + duration * pace, "bytes": size})
+            now += duration * pace
+        made.append({"price": float(rng.choice([1.0, 3.0])), "phases": phases})
+    flows = []
+    for k in range(3):
+        lane = int(rng.integers(lanes))
+        count = len(made[lane]["phases"])
+        kind = "load" if k == 0 else "send"
+        steps = sorted(int(x) for x in rng.choice(count, size=2, replace=False))
+        sizes = [float(x) for x in rng.uniform(1.0, 9.0, 2)]
+        curve = [[i, x] for i, x in zip(steps, sizes, strict=True)]
+        routes = [{"a": 1.0, "b": 0.1}, {"b": 1.0}][: int(rng.integers(1, 3))]
+        flow = {
+            "name": f"flow{k}",
+            "kind": kind,
+            "routes": routes,
+            "lane": lane,
+            "price": float(rng.choice([0.5, 2.0])),
+        }
+        flow["release"] = curve if kind == "send" else [[0, sum(sizes)]]
+        flow["due"] = curve if kind == "load" else [[count, sum(sizes)]]
+        flows.append({**flow, "quantum": float(rng.uniform(1.0, 5.0))})
+    case = {"ports": ports, "tail": [0.5, 2.0, 8.0], "flows": flows, "lanes": made}
+    if lanes == 1:
+        case |= {"phases": made[0]["phases"], "lane_price": made[0]["price"]}
+    return case

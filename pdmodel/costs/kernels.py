@@ -13,7 +13,7 @@ from pdmodel.costs.roofline import (
     quantise_s,
 )
 from pdmodel.llm.dtypes import WeightDtype
-from pdmodel.llm.operators import Operation, OperationKind
+from pdmodel.llm.operators import Operation, OperationKind, causal_pairs
 
 
 def operation_s(operation: Operation, device: Device) -> Estimate:
@@ -32,7 +32,8 @@ def operation_s(operation: Operation, device: Device) -> Estimate:
         case OperationKind.PREFILL_ATTENTION:
             prefill, kind = device.prefill_attention(operation.kv_dtype)
             flop_per_s = device.peak_flop_per_s(WeightDtype.BF16)
-            time_s = prefill_attention_s(operation.flop, operation.m, flop_per_s=flop_per_s, constants=prefill)
+            pairs = causal_pairs(operation.m, operation.context_tokens - operation.m)
+            time_s = prefill_attention_s(operation.flop, operation.m, pairs, flop_per_s=flop_per_s, constants=prefill)
         case OperationKind.DECODE_ATTENTION:
             decode, kind = device.decode_attention(operation.kv_dtype)
             time_s = decode_attention_s(
@@ -46,7 +47,7 @@ def operation_s(operation: Operation, device: Device) -> Estimate:
         case OperationKind.ELEMENTWISE:
             elementwise, kind = device.elementwise()
             time_s = elementwise_s(operation.size_bytes, bytes_per_s=device.bytes_per_s, constants=elementwise)
-    return Estimate(time_s, kind)
+    return Estimate(float(time_s), kind)
 
 
 def _gemm(operation: Operation, device: Device) -> Estimate:
@@ -54,17 +55,20 @@ def _gemm(operation: Operation, device: Device) -> Estimate:
     time_s = gemm_s(
         operation.flop,
         operation.size_bytes,
+        operation.k,
         flop_per_s=device.peak_flop_per_s(operation.dtype),
         bytes_per_s=device.bytes_per_s,
         constants=constants,
     )
     if constants.quantise is not None:
         time_s += quantise_s(operation.m, operation.k, bytes_per_s=device.bytes_per_s, constants=constants.quantise)
-    return Estimate(time_s, kind)
+    return Estimate(float(time_s), kind)
 
 
 def _moe(operation: Operation, device: Device) -> Estimate:
     constants, kind = device.moe(operation.dtype)
+    if operation.m <= 0:
+        return Estimate(0.0, kind)
     time_s = moe_s(
         operation.flop,
         operation.weight_bytes,
@@ -76,4 +80,4 @@ def _moe(operation: Operation, device: Device) -> Estimate:
         bytes_per_s=device.bytes_per_s,
         constants=constants,
     )
-    return Estimate(time_s, kind)
+    return Estimate(float(time_s), kind)

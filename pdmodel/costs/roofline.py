@@ -1,11 +1,18 @@
 """Time of one kernel: a launch overhead plus a soft maximum of computing and of reading memory.
 
 Every formula is a pure function of sizes [FLOP, byte, count], peaks [FLOP/s, byte/s] and the constants of a profile.
+Sizes are numbers, or arrays of one shape: then the times are an array of that shape.
 """
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
 from pdmodel.hardware.compute import (
+    CacheConstants,
     DecodeAttentionConstants,
     ElementwiseConstants,
     GemmConstants,
@@ -13,32 +20,38 @@ from pdmodel.hardware.compute import (
     PrefillAttentionConstants,
     QuantiseConstants,
 )
-from pdmodel.units import US
+from pdmodel.units import MB, US
+
+Value = TypeVar("Value", float, NDArray[np.float64])
 
 _QUANTISE_EXPONENT = 4.0
+_CACHE_EXPONENT = 4.0
+_SUSTAINED_S = 300e-6  # kernels longer than this run at the lowered clock
 
 
-def soft_maximum(first: float, second: float, exponent: float) -> float:
+def soft_maximum(first: Value, second: Value, exponent: float) -> Value:
     """(a^p + b^p)^(1/p): the maximum for p -> inf, the sum for p = 1; same unit as its arguments, both >= 0.
 
-    >>> soft_maximum(3.0, 4.0, 2.0)
+    >>> float(soft_maximum(3.0, 4.0, 2.0))
     5.0
     """
-    large, small = (first, second) if first >= second else (second, first)
-    if large == 0.0:
-        return 0.0
-    return float(large * (1.0 + (small / large) ** exponent) ** (1.0 / exponent))
+    large: Value = np.maximum(first, second)
+    small: Value = np.minimum(first, second)
+    # The ratio is 0 where both are: the sum is then 0 whatever divides.
+    ratio: Value = small / np.maximum(large, np.finfo(np.float64).tiny)
+    result: Value = large * (1.0 + ratio**exponent) ** (1.0 / exponent)
+    return result
 
 
 def soft_roofline_s(
-    flop: float,
-    size_bytes: float,
+    flop: Value,
+    size_bytes: Value,
     *,
     flop_per_s: float,
     bytes_per_s: float,
     exponent: float,
     overhead_s: float = 0.0,
-) -> float:
+) -> Value:
     """Soft roofline: o + ((FLOP/F)^p + (bytes/B)^p)^(1/p).
 
     Parameters
@@ -58,34 +71,83 @@ def soft_roofline_s(
     return overhead_s + soft_maximum(flop / flop_per_s, size_bytes / bytes_per_s, exponent)
 
 
-def gemm_s(flop: float, size_bytes: float, *, flop_per_s: float, bytes_per_s: float, constants: GemmConstants) -> float:
-    """Matrix product: o + ((FLOP/(e_c F))^p + (bytes/(e_m B))^p)^(1/p); without quantising its input.
+def read_s(size_bytes: Value, *, bytes_per_s: float, cache: CacheConstants | None) -> Value:
+    """Time to read what partly stayed in the cache: V/B (1 - s/(1 + (V/V_c)^4)).
+
+    Parameters
+    ----------
+    size_bytes: V [byte].
+    bytes_per_s: B, rate that reading memory reaches [byte/s].
+    cache: V_c and s; None: nothing stays.
+
+    Returns
+    -------
+    time [s]; it grows with V.
+
+    Valid where the same call is repeated, as in tables of kernel times; see `CacheConstants`. Source: fits to
+    aiconfigurator 0.12.0's tables (NVIDIA, Apache-2.0), whose entries beat the memory's bandwidth below V_c.
+
+    """
+    full = size_bytes / bytes_per_s
+    if cache is None:
+        return full
+    filled: Value = (size_bytes / (cache.size_mb * MB)) ** _CACHE_EXPONENT
+    return full * (1.0 - cache.saving / (1.0 + filled))
+
+
+def sustained_s(compute_s: Value, loss: float) -> Value:
+    """Computing time c of a kernel when the clock falls under load: c (1 + loss c/(c + 300 us)).
+
+    Parameters
+    ----------
+    compute_s: c at the full clock [s].
+    loss: how much longer a very long kernel takes [-].
+
+    Returns
+    -------
+    time [s].
+
+    Source: GEMM tables of aiconfigurator 0.12.0 for H100 and H200 reach 0.84 of the peak at 0.2 ms and 0.72 beyond 1 ms;
+    the 300 us are read off them, the loss is fitted.
+
+    """
+    return compute_s * (1.0 + loss * compute_s / (compute_s + _SUSTAINED_S))
+
+
+def gemm_s(
+    flop: Value,
+    size_bytes: Value,
+    depth: Value,
+    *,
+    flop_per_s: float,
+    bytes_per_s: float,
+    constants: GemmConstants,
+) -> Value:
+    """Matrix product: o + o' + (c^p + r^p + (l k/1024)^p)^(1/p), c = sustained(FLOP/(e_c F)), r = read(bytes/(e_m B)).
 
     Parameters
     ----------
     flop, size_bytes: 2 m n k; weights, input and output once [FLOP], [byte].
+    depth: k, inner dimension [count].
     flop_per_s, bytes_per_s: peaks of the data sheet, F for the dtype of the weights [FLOP/s], [byte/s].
-    constants: o, e_c, e_m, p.
+    constants: o, o' (`call_us`), e_c, e_m, p, l, loss of `sustained_s`, cache of `read_s`.
 
     Returns
     -------
-    time of one call [s].
+    time of one call, quantising its input left out (`quantise_s`) [s].
 
-    Valid for m from 1 to 32768 with n, k >= 512 (mean error 7-10 %; narrower outputs up to 40 %, at a few microseconds
-    each). Source of the constants: fits to aiconfigurator 0.12.0's kernel tables (NVIDIA, Apache-2.0), vLLM.
+    Valid for m from 1 to 32768 with n, k >= 512; docs/compute.md has the errors. Source of the constants: fits to
+    aiconfigurator 0.12.0's kernel tables (NVIDIA, Apache-2.0), vLLM.
 
     """
-    return soft_roofline_s(
-        flop,
-        size_bytes,
-        flop_per_s=flop_per_s * constants.compute_efficiency,
-        bytes_per_s=bytes_per_s * constants.memory_efficiency,
-        exponent=constants.exponent,
-        overhead_s=constants.overhead_us * US,
-    )
+    computing = sustained_s(flop / (flop_per_s * constants.compute_efficiency), constants.sustained_loss)
+    reading = read_s(size_bytes, bytes_per_s=bytes_per_s * constants.memory_efficiency, cache=constants.cache)
+    latency = depth * (constants.depth_us_per_1024 * US / 1024.0)
+    busy = soft_maximum(soft_maximum(computing, reading, constants.exponent), latency, constants.exponent)
+    return (constants.overhead_us + constants.call_us) * US + busy
 
 
-def quantise_s(rows: float, columns: float, *, bytes_per_s: float, constants: QuantiseConstants) -> float:
+def quantise_s(rows: Value, columns: Value, *, bytes_per_s: float, constants: QuantiseConstants) -> Value:
     """Dynamic per-token quantisation of a GEMM's input: ((m r)^4 + (3 m k / (e B))^4)^(1/4).
 
     Parameters
@@ -102,45 +164,48 @@ def quantise_s(rows: float, columns: float, *, bytes_per_s: float, constants: Qu
     aiconfigurator 0.12.0's ``fp8`` GEMM tables (NVIDIA, Apache-2.0), vLLM.
 
     """
-    per_row = rows * constants.ns_per_row * 1e-9
+    per_row = rows * (constants.ns_per_row * 1e-9)
     traffic = 3.0 * rows * columns / (bytes_per_s * constants.memory_efficiency)
     return soft_maximum(per_row, traffic, _QUANTISE_EXPONENT)
 
 
 def prefill_attention_s(
-    flop: float, new_tokens: float, *, flop_per_s: float, constants: PrefillAttentionConstants
-) -> float:
-    """Causal attention of a chunk: o + FLOP/(e F) + l q/1024.
+    flop: Value, new_tokens: Value, pairs: Value, *, flop_per_s: float, constants: PrefillAttentionConstants
+) -> Value:
+    """Causal attention of a chunk: o + (c^p + (l q/1024)^p)^(1/p), c = FLOP (1 + q w/P)/(e F).
 
     Parameters
     ----------
-    flop: 2 (d_qk + d_v) H pairs, the masked half left out [FLOP].
+    flop: 2 (d_qk + d_v) H P, the masked half left out [FLOP].
     new_tokens: q, queries [count].
+    pairs: P, query-key pairs that the mask keeps, > 0 [count].
     flop_per_s: F, BF16 peak, for FP8 caches too (kernels compute in 16 bits) [FLOP/s].
-    constants: o, e, l.
+    constants: o, e, l, w (`masked_keys`), p.
 
     Returns
     -------
     time of one call [s].
 
-    Valid for q from 1024 to 32768, 4 to 64 heads per rank (mean error 4-9 %); keys before the chunk enter through the
-    FLOP (the tables have none). Source of the constants: as for `gemm_s`.
+    Valid for q from 1024 to 32768, 4 to 64 heads per rank; keys before the chunk enter through P alone (the tables have
+    none). Source of the constants: as for `gemm_s`.
 
     """
-    reached = flop_per_s * constants.compute_efficiency
-    return (constants.overhead_us + constants.linear_us_per_1024_tokens * new_tokens / 1024.0) * US + flop / reached
+    wasted = new_tokens * constants.masked_keys / pairs
+    work = flop * (1.0 + wasted) / (flop_per_s * constants.compute_efficiency)
+    linear = new_tokens * (constants.linear_us_per_1024_tokens * US / 1024.0)
+    return constants.overhead_us * US + soft_maximum(work, linear, constants.exponent)
 
 
 def decode_attention_s(
-    flop: float,
-    cache_bytes: float,
-    context_tokens: float,
+    flop: Value,
+    cache_bytes: Value,
+    context_tokens: Value,
     *,
     flop_per_s: float,
     bytes_per_s: float,
     constants: DecodeAttentionConstants,
-) -> float:
-    """One query per request: o + (max(FLOP/(e_c F), bytes/(e_m B))^p + (f sqrt(N/4096))^p)^(1/p).
+) -> Value:
+    """One query per request: o + (max(FLOP/(e_c F), read(bytes/(e_m B)))^p + (f sqrt(N/4096))^p)^(1/p).
 
     Parameters
     ----------
@@ -148,69 +213,62 @@ def decode_attention_s(
     cache_bytes: KV read for all requests [byte].
     context_tokens: N, mean context of a request [count].
     flop_per_s, bytes_per_s: BF16 peak, memory peak [FLOP/s], [byte/s].
-    constants: o, e_m, e_c, f, p.
+    constants: o, e_m, e_c, f, p, cache of `read_s`.
 
     Returns
     -------
     time of one call [s].
 
-    Valid for N from 4096 to 32768 and batches from 1 to 128 (mean error 3-5 % with HBM, 10-18 % on GDDR cards, whose
-    cache holds small KV sets). Source of the constants: as for `gemm_s`; e_c assumed.
+    Valid for N from 4096 to 32768 and batches from 1 to 128. Source of the constants: as for `gemm_s`; e_c assumed.
 
     """
-    read = cache_bytes / (bytes_per_s * constants.memory_efficiency)
+    read = read_s(cache_bytes, bytes_per_s=bytes_per_s * constants.memory_efficiency, cache=constants.cache)
     computed = flop / (flop_per_s * constants.compute_efficiency)
-    floor = constants.floor_us * US * (context_tokens / 4096.0) ** 0.5
-    return constants.overhead_us * US + soft_maximum(max(read, computed), floor, constants.exponent)
+    floor: Value = (constants.floor_us * US) * (context_tokens / 4096.0) ** 0.5
+    busy: Value = np.maximum(read, computed)
+    return constants.overhead_us * US + soft_maximum(busy, floor, constants.exponent)
 
 
 def moe_s(
-    flop: float,
-    weight_bytes: float,
+    flop: Value,
+    weight_bytes: Value,
     *,
-    pairs: float,
-    experts: float,
-    width: float,
-    hidden_bytes: float,
+    pairs: Value,
+    experts: Value,
+    width: Value,
+    hidden_bytes: Value,
     flop_per_s: float,
     bytes_per_s: float,
     constants: MoeConstants,
-) -> float:
-    """Routed experts of one rank: o + ((FLOP (1 + w0/w)(1 + a n/P)/(e_c F))^p + (W/(e_m B))^p)^(1/p) + c X/B.
+) -> Value:
+    """Routed experts of one rank: o + ((FLOP (1 + w0/w)(1 + a n/P)/(e_c F))^p + read(W/(e_m B))^p)^(1/p) + c X/B.
 
     Parameters
     ----------
     flop: 2 x 3 matrices x P pairs x hidden x w [FLOP].
     weight_bytes: W, weights of the experts touched [byte].
-    pairs: P, token-expert pairs of this rank; experts: n, experts touched; width: w of an expert here [count].
+    pairs: P > 0, token-expert pairs of this rank; experts: n, experts touched; width: w of an expert here [count].
     hidden_bytes: X, hidden states of all tokens gathered for this rank's experts, 16 bits each [byte].
     flop_per_s, bytes_per_s: peaks, F for the dtype of the experts [FLOP/s], [byte/s].
-    constants: o, e_c, e_m, p, w0 (narrow experts reach less), a (rows of padding per expert), c (passes over X).
+    constants: o, e_c, e_m, p, w0 (narrow experts reach less), a (rows of padding per expert), c (passes over X), cache
+        of `read_s`.
 
     Returns
     -------
     time of the block, router left out [s].
 
-    Valid for 1 to 32768 tokens, 64 to 384 experts, top-k 4 to 10 (mean error 5-16 %; up to 30 % at batches below 128 on
-    GDDR cards, whose cache holds a few experts). Source of the constants: fits to aiconfigurator 0.12.0's MoE tables
-    (NVIDIA, Apache-2.0), vLLM, which were measured with skewed routing.
+    Valid for 1 to 32768 tokens, 64 to 384 experts, top-k 4 to 10; docs/compute.md has the errors. Source of the
+    constants: fits to aiconfigurator 0.12.0's MoE tables (NVIDIA, Apache-2.0), vLLM, measured with skewed routing.
 
     """
-    if pairs <= 0:
-        return 0.0
     padded = flop * (1.0 + constants.narrow_width / width) * (1.0 + constants.tile_rows * experts / pairs)
-    block = soft_roofline_s(
-        padded,
-        weight_bytes,
-        flop_per_s=flop_per_s * constants.compute_efficiency,
-        bytes_per_s=bytes_per_s * constants.memory_efficiency,
-        exponent=constants.exponent,
-        overhead_s=constants.overhead_us * US,
-    )
-    return block + constants.token_passes * hidden_bytes / bytes_per_s
+    computing = padded / (flop_per_s * constants.compute_efficiency)
+    reading = read_s(weight_bytes, bytes_per_s=bytes_per_s * constants.memory_efficiency, cache=constants.cache)
+    block = constants.overhead_us * US + soft_maximum(computing, reading, constants.exponent)
+    return block + hidden_bytes * (constants.token_passes / bytes_per_s)
 
 
-def elementwise_s(size_bytes: float, *, bytes_per_s: float, constants: ElementwiseConstants) -> float:
+def elementwise_s(size_bytes: Value, *, bytes_per_s: float, constants: ElementwiseConstants) -> Value:
     """Kernel that only moves bytes: o + bytes/(e B).
 
     Parameters

@@ -11,6 +11,18 @@ from pdmodel.spec import Spec
 Efficiency = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Exponent = Annotated[float, Field(ge=1, le=20)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class CacheConstants(Spec):
+    """What stays in the L2 cache from one call of a kernel to the next.
+
+    ``saving``: share of the memory time that a set of data far below ``size_mb`` (1e6 byte) saves. Tables are taken by
+    calling one kernel over and over; in a serving engine other layers pass through the cache in between.
+    """
+
+    size_mb: Annotated[float, Field(gt=0)]
+    saving: Share
 
 
 class QuantiseConstants(Spec):
@@ -21,25 +33,42 @@ class QuantiseConstants(Spec):
 
 
 class GemmConstants(Spec):
-    """Soft roofline of a matrix product: overhead, reached shares of the two peaks, exponent of the corner."""
+    """Soft roofline of a matrix product: overhead, reached shares of the two peaks, exponent of the corner.
+
+    ``call_us``: time of a call beside the kernel, as a second term of its own. ``depth_us_per_1024``: latency of the loop
+    over the inner dimension, per 1024 of it. ``sustained_loss``: share by which long kernels compute slower, their clock
+    being lowered. ``mean_error``: over the shapes fitted; ``held_out_error``: over those of LLMs left out of a fit.
+    """
 
     overhead_us: NonNegative
     compute_efficiency: Efficiency
     memory_efficiency: Efficiency
     exponent: Exponent
+    call_us: NonNegative = 0.0
+    depth_us_per_1024: NonNegative = 0.0
+    sustained_loss: NonNegative = 0.0
+    cache: CacheConstants | None = None
     quantise: QuantiseConstants | None = None
     source: str
     mean_error: NonNegative | None = None
+    held_out_error: NonNegative | None = None
 
 
 class PrefillAttentionConstants(Spec):
-    """Causal attention of a chunk: overhead, reached share of the BF16 peak, a part linear in the queries."""
+    """Causal attention of a chunk: overhead, reached share of the BF16 peak, a part linear in the queries.
+
+    ``masked_keys``: keys that each query is multiplied with in vain, in tiles that the mask cuts. ``exponent`` joins the
+    work and the linear part: 1 adds them, a large one takes the longer (few heads: the longest row of tiles).
+    """
 
     overhead_us: NonNegative
     compute_efficiency: Efficiency
     linear_us_per_1024_tokens: NonNegative = 0.0
+    masked_keys: NonNegative = 0.0
+    exponent: Exponent = 1.0
     source: str
     mean_error: NonNegative | None = None
+    held_out_error: NonNegative | None = None
 
 
 class DecodeAttentionConstants(Spec):
@@ -53,8 +82,10 @@ class DecodeAttentionConstants(Spec):
     compute_efficiency: Efficiency
     floor_us: NonNegative
     exponent: Exponent
+    cache: CacheConstants | None = None
     source: str
     mean_error: NonNegative | None = None
+    held_out_error: NonNegative | None = None
 
 
 class MoeConstants(Spec):
@@ -72,8 +103,10 @@ class MoeConstants(Spec):
     narrow_width: NonNegative
     tile_rows: NonNegative
     token_passes: NonNegative
+    cache: CacheConstants | None = None
     source: str
     mean_error: NonNegative | None = None
+    held_out_error: NonNegative | None = None
 
 
 class ElementwiseConstants(Spec):

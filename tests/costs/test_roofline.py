@@ -43,7 +43,7 @@ MOE = MoeConstants(
 
 def test_gemm_by_hand() -> None:
     # 2 us + sqrt((2e9 / 2e14)^2 + (16e6 / 1.6e12)^2) = 2 us + sqrt(2) * 10 us
-    found = roofline.gemm_s(2e9, 16e6, flop_per_s=F, bytes_per_s=B, constants=GEMM)
+    found = roofline.gemm_s(2e9, 16e6, 0.0, flop_per_s=F, bytes_per_s=B, constants=GEMM)
     assert found == pytest.approx(2e-6 + math.sqrt(2) * 10e-6, rel=1e-12)
 
 
@@ -66,7 +66,7 @@ def test_prefill_attention_by_hand() -> None:
     constants = PrefillAttentionConstants(
         overhead_us=10, compute_efficiency=0.5, linear_us_per_1024_tokens=4, source="s"
     )
-    found = roofline.prefill_attention_s(2e10, 2048, flop_per_s=F, constants=constants)
+    found = roofline.prefill_attention_s(2e10, 2048, 1.0, flop_per_s=F, constants=constants)
     assert found == pytest.approx(10e-6 + 8e-6 + 100e-6, rel=1e-12)
 
 

@@ -115,7 +115,7 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
 
     """
     with _at(file, "llm"):
-        arch = _with_weights(load_llm(spec.llm), spec.weight_dtype)
+        arch = with_weights(load_llm(spec.llm), spec.weight_dtype)
     with _at(file, "prefill.engine"):
         engine = load_engine(spec.prefill.engine)
     with _at(file, "prefill.hardware"):
@@ -194,7 +194,8 @@ def _at(file: str, path: str) -> Iterator[None]:
         ) from None
 
 
-def _with_weights(arch: Architecture, weights: WeightDtype | None) -> Architecture:
+def with_weights(arch: Architecture, weights: WeightDtype | None) -> Architecture:
+    """The LLM with its weights stored in another way; norms, router, embedding and head stay as they are."""
     if weights is None:
         return arch
     block = (FP8_BLOCK, FP8_BLOCK) if weights is WeightDtype.FP8_BLOCK else None
@@ -210,14 +211,14 @@ def _place_prefill(spec: Scenario, arch: Architecture, box: Box) -> tuple[Placem
         raise CoverageError(
             "ulysses shards KV heads, and a latent has none", path="cp_exchange", expected="all_gather or ring"
         )
-    _check(parallelism, arch, part.ep_exchange, heads_over_cp=over_cp)
+    check_degrees(parallelism, arch, part.ep_exchange, heads_over_cp=over_cp)
     return place(parallelism, part.instances, box.gpu_count, part.gpus)
 
 
 def _place_decode(spec: Scenario, arch: Architecture, box: Box) -> Placement:
     part = spec.decode
     parallelism = Parallelism(part.tp_size, 1, part.ep_size)
-    _check(parallelism, arch, part.ep_exchange, heads_over_cp=False)
+    check_degrees(parallelism, arch, part.ep_exchange, heads_over_cp=False)
     try:
         (placement,) = place(parallelism, 1, box.gpu_count, None if part.gpus is None else (part.gpus,))
     except InputError as error:
@@ -226,7 +227,10 @@ def _place_decode(spec: Scenario, arch: Architecture, box: Box) -> Placement:
     return placement
 
 
-def _check(parallelism: Parallelism, arch: Architecture, exchange: EpExchange, *, heads_over_cp: bool) -> None:
+def check_degrees(
+    parallelism: Parallelism, arch: Architecture, exchange: EpExchange, *, heads_over_cp: bool = False
+) -> None:
+    """Refuse degrees that the LLM cannot be cut by, or that its expert exchange does not fit; key as path."""
     block = arch.dtypes.block[0] if arch.dtypes.block else None
     check_parallelism(parallelism, arch, heads_over_cp=heads_over_cp, weight_block=block)
     if arch.moe is None:

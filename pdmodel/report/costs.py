@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pdmodel.report.document import Document, Record, Section, table
@@ -14,15 +15,21 @@ from pdmodel.report.words import (
     merged_sentences,
     name_pattern,
     number,
+    percent,
     seconds,
     size,
 )
+from pdmodel.timeline.breakdown import Group
+from pdmodel.units import MS, US
 
 if TYPE_CHECKING:
     from pdmodel.costs.collectives import CollectiveCost
+    from pdmodel.costs.moe_layer import MoeLayer
     from pdmodel.costs.terms import Terms
     from pdmodel.hardware.constants import Branch
     from pdmodel.hardware.topology import Box
+    from pdmodel.llm.architecture import Architecture
+    from pdmodel.timeline.breakdown import StepBreakdown, StepRow
 
 
 # ---- a collective ----------------------------------------------------------------------------------------------------
@@ -141,3 +148,166 @@ def _remarks(warnings: Iterable[str], notes: Iterable[str]) -> list[Section]:
                 shown.append(f"... and {len(once) - 6} more like these")
             found.append(Section(title, bullets=tuple(shown)))
     return found
+
+
+# ---- a step ----------------------------------------------------------------------------------------------------------
+def step_document(title: str, facts: Mapping[str, Any], step: StepBreakdown, box: Box) -> Document:
+    """A prefill pass or decode step, operation by operation; ``facts`` are what was asked."""
+    rows = [_step_row(row, box) for row in step.rows]
+    groups = [{"group": key.value, "time_s": time_s} for key, time_s in step.by_group().items()]
+    content = {
+        **facts,
+        "time_s": step.time_s,
+        "source": step.source.value,
+        "groups": groups,
+        "cpu_launch_s": step.by_group()[Group.CPU],
+        "kernel_overhead_s": step.kernel_overhead_s,
+        "operations": rows,
+        "notes": [*step.notes],
+        "warnings": [*step.warnings],
+        "hazards": [*step.hazards],
+    }
+    records = [Record("step", {key: value for key, value in content.items() if not isinstance(value, list)})]
+    records += [Record("groups", row) for row in groups] + [Record("operations", row) for row in rows]
+    sections = (
+        _groups_section(step),
+        _operations_section(step),
+        *_remarks([*step.warnings, *step.hazards], step.notes),
+    )
+    return Document(
+        title, ", ".join(f"{key} {value}" for key, value in facts.items()), sections, content, tuple(records)
+    )
+
+
+def _step_row(row: StepRow, box: Box) -> dict[str, Any]:
+    return {
+        "group": row.group.value,
+        "name": row.name,
+        "count": row.count,
+        "time_s": row.time_s,
+        "total_s": row.total_s,
+        "bound_by": row.bound_by.value,
+        "source": row.source.value,
+        "compute_s": row.compute_s,
+        "memory_s": row.memory_s,
+        "overhead_s": row.overhead_s,
+        "flop": row.flop,
+        "hbm_bytes": row.hbm_bytes,
+        "wire_bytes_per_port": {port.removeprefix(box.node + "/"): found for port, found in row.wire_bytes.items()},
+        "detail": row.detail,
+    }
+
+
+def _groups_section(step: StepBreakdown) -> Section:
+    rows = [
+        [group.value, number(time_s / MS), percent(time_s / step.time_s)] for group, time_s in step.by_group().items()
+    ]
+    rows.append(["step", number(step.time_s / MS), "100 %"])
+    cpu = step.by_group()[Group.CPU]
+    note = (
+        f"CPU and launch: {seconds(cpu)} that the GPU does not hide. Inside the kernels' own times, launch, prologue "
+        f"and tail are {seconds(step.kernel_overhead_s)}."
+    )
+    return Section("Time by group", table=table(["group", ">time [ms]", ">share"], rows), note=note)
+
+
+def _operations_section(step: StepBreakdown) -> Section:
+    rows = [
+        [
+            row.group.value,
+            row.name,
+            str(row.count),
+            number(row.time_s / US),
+            number(row.total_s / MS),
+            percent(row.total_s / step.time_s),
+            row.bound_by.value,
+            row.detail or NOTHING,
+            row.source.value,
+        ]
+        for row in step.rows
+    ]
+    head = ["group", "operation", ">count", ">each [us]", ">total [ms]", ">share", "bound by", "~by", "source"]
+    return Section("Operations of the slowest rank", table=table(head, rows))
+
+
+# ---- an expert-parallel exchange -------------------------------------------------------------------------------------
+def moe_document(arch: Architecture, exchange: str, layer: MoeLayer, box: Box) -> Document:
+    """One MoE layer's exchange: what routing expects, and each part with its time and wire bytes."""
+    rows = [{"part": part, **cost_row(cost, box)} for part, cost in layer.parts.items()]
+    facts = _moe_facts(arch, exchange, layer)
+    head = ["part", "operation", ">bytes a rank", ">time", "algorithm", "protocol", ">busbw [GB/s]", "source"]
+    times = [
+        [
+            row["part"],
+            row["operation"],
+            size(row["size_bytes"]),
+            seconds(row["time_s"]),
+            row["algorithm"],
+            row["protocol"],
+            gb_per_s(row["busbw_bytes_per_s"]),
+            row["source"],
+        ]
+        for row in rows
+    ]
+    note = "The all-reduce after the block, which TP has anyway." if exchange == "all_reduce" else ""
+    sections = [_routing_section(facts), Section("Exchange", table=table(head, times), note=note)]
+    for row in rows:
+        wire = [replace(section, title=f"{row['part']}: {section.title}") for section in _wire_sections([row])]
+        sections += wire
+    sections += _remarks(
+        [text for cost in layer.parts.values() for text in (*cost.warnings, *cost.hazards)],
+        [text for cost in layer.parts.values() for text in cost.notes],
+    )
+    title = f"{exchange} of {arch.name} among {layer.ranks} GPUs of {box.profile.name}"
+    records = (Record("routing", facts), *(Record("parts", row) for row in rows))
+    return Document(title, "One MoE layer.", tuple(sections), {**facts, "parts": rows}, records)
+
+
+def _moe_facts(arch: Architecture, exchange: str, layer: MoeLayer) -> dict[str, Any]:
+    routing = layer.routing
+    facts: dict[str, Any] = {
+        "llm": arch.name,
+        "exchange": exchange,
+        "ranks": layer.ranks,
+        "tokens_per_rank": int(routing.tokens),
+        "experts": routing.experts,
+        "top_k": routing.top_k,
+        "distinct_ranks": layer.distinct_ranks,
+        "experts_touched": layer.experts_touched,
+        "experts_touched_per_rank": layer.experts_touched_rank,
+        "copies_per_token": layer.copies,
+        "dispatch_row_bytes": routing.dispatch_row_bytes,
+        "combine_row_bytes": routing.combine_row_bytes,
+        "time_s": sum(cost.time_s for cost in layer.parts.values()),
+    }
+    if layer.fused is not None:
+        facts |= {
+            "compute_s": layer.compute_s,
+            "kernel_s": layer.fused.time_s,
+            "exposed_s": layer.fused.exposed_s,
+            "tail_s": layer.fused.tail_s,
+        }
+    return facts
+
+
+def _routing_section(facts: Mapping[str, Any]) -> Section:
+    words = {
+        "tokens_per_rank": "tokens of a rank before dispatch",
+        "distinct_ranks": "ranks that a token's experts lie on, expected (its own included)",
+        "experts_touched": "experts that some token visits, expected",
+        "experts_touched_per_rank": "of these on one rank",
+        "copies_per_token": "copies of a token that are handed over (own rank included)",
+        "dispatch_row_bytes": "bytes of a token on its way out",
+        "combine_row_bytes": "bytes of a token on its way back",
+        "time_s": "exchange, all parts",
+        "compute_s": "experts' own compute",
+        "kernel_s": "the fused kernel",
+        "exposed_s": "of it exchange that compute does not hide",
+        "tail_s": "of it the reduction at the end",
+    }
+    rows = []
+    for key, value in facts.items():
+        shown = seconds(value) if key.endswith("_s") else f"{value:.4g}" if isinstance(value, float) else str(value)
+        rows.append([words.get(key, key.replace("_", " ")), shown])
+    note = "Every expert alike and tokens independent; real routing touches fewer experts and fills one rank more."
+    return Section("Routing of one layer", table=table(["what", ">value"], rows), note=note)

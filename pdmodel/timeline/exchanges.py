@@ -19,7 +19,10 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A phase before it knows its layer: duration [s] and bytes per port [byte]. Equal layers share one slot."""
+    """A phase before it knows its layer: duration [s] and bytes per port [byte]. Equal layers share one slot.
+
+    ``detail``: algorithm and protocol of an exchange, of the first one where there are several.
+    """
 
     operation: str
     kind: PhaseKind
@@ -27,6 +30,7 @@ class Slot:
     source: SourceKind
     wire_bytes: Mapping[str, float] = field(default_factory=dict)
     input_links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    detail: str = ""
 
 
 def merged(slots: Iterable[Slot], cut_before: frozenset[str]) -> tuple[Slot, ...]:
@@ -79,7 +83,8 @@ class Exchanges:
         wire, links = add_up([(cost.wire_bytes, cost.input_links) for cost in costs])
         own = max(cost.time_s for cost in costs)
         duration, source = self.raised(name, own, wire, weakest(*(cost.source for cost in costs)))
-        return Slot(name, PhaseKind.COLLECTIVE, duration, source, wire, links)
+        detail = f"{costs[0].algorithm}, {costs[0].protocol}"
+        return Slot(name, PhaseKind.COLLECTIVE, duration, source, wire, links, detail)
 
     def remember(self, cost: CollectiveCost) -> None:
         """Keep what a cost warns of and assumes."""

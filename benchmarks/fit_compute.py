@@ -2,8 +2,9 @@
 
 ``python benchmarks/fit_compute.py FOLDER [--write]`` reads ``dev.csv.gz``, ``dev_ops.csv.gz``, ``op_specs.csv.gz`` of
 FOLDER and prints the constants per system; ``--write`` puts them into the ``compute`` section of the profiles. The
-formulas fitted are those of `pdmodel.costs.roofline`. A kernel counts with its share of the steps it occurs in, plus a
-constant so that rare shapes are not lost; residuals are those of log time.
+formulas fitted are those of `pdmodel.costs.roofline`. Residuals are those of log time, weighted with the share of the
+steps that a kernel occurs in, plus a constant so that rare shapes are not lost; a weak pull to a central value decides
+what few shapes leave open. ``held_out_error`` is that over each LLM's shapes when all others were fitted.
 """
 
 from __future__ import annotations
@@ -12,153 +13,119 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import compute_tables as tables
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from compute_tables import GDDR, HOPPER, PROFILES, SYSTEMS, System, Times
 
-from pdmodel.costs import roofline
 from pdmodel.hardware import compute
-from pdmodel.llm.operators import EXPERT_SKEW, experts_touched
 
-PROFILES = Path(__file__).parents[1] / "hardware_profiles"
-# System of the tables -> profiles that take its constants; the shares refer to the peaks of the first.
-SYSTEMS = {
-    "rtx_pro_6000_server": ("rtx_pro_6000_server", "rtx_pro_6000_wrx90_two_roots", "rtx_5090_direct"),
-    "l40s": ("l40s_pcie_gen4",),
-    "h100_sxm": ("h100_8nic",),
-    "h200_sxm": ("h200_nvlink_2nic",),
-    "b200_sxm": ("b200_8nic",),
-}
-HOPPER = ("h100_sxm", "h200_sxm")
-QUANT = {"bf16": "bfloat16", "fp8": "fp8"}
-WEIGHT_BYTES = {"bf16": 2, "fp8": 1}
-Rows = list[dict[str, float]]
+LEAST_ROWS = 12  # shapes below which nothing is fitted
+PULL = 0.1  # weight of one spread from the centre, as a log residual
 
 
-def load(folder: Path) -> pd.DataFrame:
-    """Ops of the vLLM steps, one row per kernel, with the columns of their step; derived rows left out."""
-    steps = pd.read_csv(folder / "dev.csv.gz", low_memory=False)
-    steps = steps[(steps.backend == "vllm") & ~steps["flags"].fillna("").str.contains("prefix_derived")]
-    ops = pd.read_csv(folder / "dev_ops.csv.gz", low_memory=False)
-    columns = [
-        "row_id",
-        "config_id",
-        "system",
-        "backend_version",
-        "base_model",
-        "phase",
-        "attention_dp",
-        "moe_tp",
-        "moe_ep",
-        "batch",
-    ]
-    columns += ["new_tokens", "ctx", "kv_dtype", "attn_extra_ms", "total_ms"]
-    ops = ops.merge(steps[columns], on="row_id")
-    ops["share"] = ops.ms / ops.total_ms
-    ops["us"] = ops.ms_per_call * 1e3
-    return ops
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant to be fitted: its central value, how far it usually lies from it, and its bounds."""
+
+    centre: float
+    spread: float
+    low: float
+    high: float
 
 
-def distinct(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """One row per shape with its time and the sum of its shares."""
-    found = frame.groupby(keys).agg(us=("us", "first"), share=("share", "sum")).reset_index()
-    found["weight"] = np.sqrt(0.3 + found.share / found.share.mean())
-    return found
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One set of constants: the rows it is fitted to, how it is made of numbers, and its formula over rows."""
+
+    field: str
+    key: str
+    rows: Callable[[pd.DataFrame, str], pd.DataFrame]
+    time_s: Callable[[Any, tables.Columns, System, str], Times]
+    build: Callable[[Sequence[float]], Any]
+    numbers: tuple[Number, ...]
+
+    def relative_errors(self, constants: Any, rows: pd.DataFrame, system: System) -> Times:
+        """Predicted over measured, minus 1, per row."""
+        return self.time_s(constants, tables.columns(rows), system, self.key) / (rows.us.to_numpy() * 1e-6) - 1
 
 
-def fit(
-    build: Callable[[Sequence[float]], Any],
-    time_s: Callable[[Any, dict[str, float]], float],
-    rows: pd.DataFrame,
-    bounds: list[tuple[float, float, float]],
-) -> Any:
-    """Constants ``build(x)`` that fit ``time_s(constants, row)``; ``bounds`` are (start, low, high) per number."""
-    from scipy.optimize import least_squares
-
-    records: Rows = rows.to_dict("records")
-    measured = rows.us.to_numpy() * 1e-6
-
-    def predict(x: Sequence[float]) -> NDArray[np.float64]:
-        constants = build(x)
-        return np.array([time_s(constants, row) for row in records])
-
-    def residuals(x: Sequence[float]) -> NDArray[np.float64]:
-        return np.log(predict(x) / measured) * rows.weight.to_numpy()
-
-    start, low, high = (np.array(column) for column in zip(*bounds, strict=True))
-    best = None
-    for scale in (1.0, 0.6, 1.6):
-        inside = np.clip(start * scale, low + 1e-6, high - 1e-6)
-        result = least_squares(residuals, inside, bounds=(low, high), loss="soft_l1", f_scale=0.1, x_scale=start)
-        best = result if best is None or result.cost < best.cost else best
-    assert best is not None
-    x = [float(f"{max(value, 1e-6):.4g}") if value > 1e-6 else 0.0 for value in best.x]
-    error = float(np.mean(np.abs(predict(x) / measured - 1)))
-    return build(x).model_copy(update={"mean_error": round(error, 3)})
+CACHE = (Number(100.0, 60.0, 2.0, 400.0), Number(0.5, 0.3, 0.0, 0.95))
 
 
-def fit_gemm(ops: pd.DataFrame, dtype: str, flop_per_s: float, bytes_per_s: float) -> compute.GemmConstants:
-    """Matrix products; FP8 with the quantisation of their input."""
-    rows = distinct(ops[(ops.kind == "Gemm") & (ops.quant == QUANT[dtype])], ["m", "n", "k"])
-    width = WEIGHT_BYTES[dtype]
+def cache_of(x: Sequence[float]) -> compute.CacheConstants | None:
+    """From size and saving; a saving of nothing is no cache."""
+    return compute.CacheConstants(size_mb=x[0], saving=x[1]) if len(x) > 0 and x[1] > 0 else None
+
+
+def gemm_part(dtype: str, system: System) -> Part:
+    """Matrix products: FP8 with the quantisation of their input, FP8 in blocks with the time of a call."""
+    quantised, cached = dtype == "fp8", system.name in GDDR
 
     def build(x: Sequence[float]) -> compute.GemmConstants:
-        quantise = compute.QuantiseConstants(ns_per_row=x[4], memory_efficiency=x[5]) if len(x) > 4 else None
+        rest = list(x[6:])
+        quantise = None
+        if quantised:
+            quantise = compute.QuantiseConstants(ns_per_row=rest.pop(0), memory_efficiency=rest.pop(0))
         return compute.GemmConstants(
             overhead_us=x[0],
             compute_efficiency=x[1],
             memory_efficiency=x[2],
             exponent=x[3],
+            depth_us_per_1024=x[4],
+            sustained_loss=x[5],
+            cache=cache_of(rest),
             quantise=quantise,
             source="kernels",
         )
 
-    def time_s(constants: compute.GemmConstants, row: dict[str, float]) -> float:
-        m, n, k = row["m"], row["n"], row["k"]
-        size = (m * k + k * n) * width + 2 * m * n
-        found = roofline.gemm_s(
-            2 * m * n * k, size, flop_per_s=flop_per_s, bytes_per_s=bytes_per_s, constants=constants
+    numbers = [Number(4.0, 4.0, 0.0, 50.0), Number(0.75, 0.2, 0.05, 1.0), Number(0.8, 0.15, 0.05, 1.0)]
+    numbers += [Number(2.2, 1.5, 1.0, 6.0), Number(1.0, 0.7, 0.0, 5.0), Number(0.1, 0.15, 0.0, 0.6)]
+    numbers += [Number(6.0, 5.0, 0.0, 50.0), Number(0.4, 0.3, 0.02, 1.0)] if quantised else []
+    numbers += [Number(20.0, 15.0, 2.0, 100.0), Number(0.5, 0.3, 0.0, 0.95)] if cached else []
+    return Part("gemm", dtype, tables.gemm_rows, tables.gemm_s, build, tuple(numbers))
+
+
+def block_part() -> Part:
+    """FP8 in blocks: a long call (launches and quantisation outside of graphs), then the roofline."""
+
+    def build(x: Sequence[float]) -> compute.GemmConstants:
+        return compute.GemmConstants(
+            overhead_us=5.0,
+            call_us=x[0],
+            compute_efficiency=x[1],
+            memory_efficiency=x[2],
+            exponent=x[3],
+            source="fp8_blocks",
         )
-        if constants.quantise is not None:
-            found += roofline.quantise_s(m, k, bytes_per_s=bytes_per_s, constants=constants.quantise)
-        return found
 
-    bounds = [(4.0, 0.0, 300.0), (0.75, 0.05, 1.0), (0.8, 0.05, 1.0), (2.5, 1.0, 10.0)]
-    if dtype == "fp8":
-        bounds += [(5.0, 0.0, 50.0), (0.35, 0.02, 1.0)]
-    return fit(build, time_s, rows, bounds)
+    numbers = (Number(80.0, 80.0, 0.0, 500.0), Number(0.6, 0.2, 0.05, 1.0), Number(0.7, 0.2, 0.05, 1.0))
+    exponent = Number(2.2, 1.5, 1.0, 6.0)
+    return Part("gemm", "fp8_block", tables.gemm_rows, tables.gemm_s, build, (*numbers, exponent))
 
 
-def fit_prefill(ops: pd.DataFrame, cache: str, flop_per_s: float) -> compute.PrefillAttentionConstants:
-    """Causal attention without the constant that the source adds for rotation and cache write."""
-    rows = ops[(ops.kind == "ContextAttention") & (ops.op == "context_attention") & (ops.kv_dtype == QUANT[cache])]
-    rows = rows.assign(us=rows.us - rows.attn_extra_ms / rows["count"] * 1e3)
-    rows = distinct(rows, ["n_heads", "n_kv", "head_dim", "new_tokens"])
-
+def prefill_part(cache: str) -> Part:
     def build(x: Sequence[float]) -> compute.PrefillAttentionConstants:
         return compute.PrefillAttentionConstants(
-            overhead_us=x[0], compute_efficiency=x[1], linear_us_per_1024_tokens=x[2], source="kernels"
+            overhead_us=x[0],
+            compute_efficiency=x[1],
+            linear_us_per_1024_tokens=x[2],
+            masked_keys=x[3],
+            exponent=x[4],
+            source="kernels",
         )
 
-    def time_s(constants: compute.PrefillAttentionConstants, row: dict[str, float]) -> float:
-        q = row["new_tokens"]
-        flop = 2 * q * (q + 1) * row["n_heads"] * row["head_dim"]
-        return roofline.prefill_attention_s(flop, q, flop_per_s=flop_per_s, constants=constants)
-
-    return fit(build, time_s, rows, [(15.0, 0.0, 100.0), (0.6, 0.05, 1.0), (8.0, 0.0, 100.0)])
+    numbers = (Number(12.0, 10.0, 0.0, 100.0), Number(0.6, 0.2, 0.05, 1.0), Number(10.0, 10.0, 0.0, 100.0))
+    numbers += (Number(250.0, 250.0, 0.0, 2000.0), Number(2.0, 2.0, 1.0, 10.0))
+    return Part("prefill_attention", cache, tables.prefill_rows, tables.prefill_s, build, numbers)
 
 
-def fit_decode(
-    ops: pd.DataFrame, cache: str, flop_per_s: float, bytes_per_s: float
-) -> compute.DecodeAttentionConstants:
+def decode_part(cache: str) -> Part:
     """Attention of one query per request; the share of the compute peak cannot be seen in GQA and is assumed."""
-    rows = ops[
-        (ops.kind == "GenerationAttention") & (ops.op == "generation_attention") & (ops.kv_dtype == QUANT[cache])
-    ]
-    rows = distinct(rows, ["n_heads", "n_kv", "head_dim", "ctx", "batch"])
 
     def build(x: Sequence[float]) -> compute.DecodeAttentionConstants:
         return compute.DecodeAttentionConstants(
@@ -167,59 +134,16 @@ def fit_decode(
             compute_efficiency=0.6,
             floor_us=x[2],
             exponent=x[3],
+            cache=cache_of(x[4:]),
             source="kernels",
         )
 
-    def time_s(constants: compute.DecodeAttentionConstants, row: dict[str, float]) -> float:
-        keys = row["batch"] * row["ctx"] * row["head_dim"]
-        return roofline.decode_attention_s(
-            4 * keys * row["n_heads"],
-            2 * keys * row["n_kv"] * WEIGHT_BYTES[cache],
-            row["ctx"],
-            flop_per_s=flop_per_s,
-            bytes_per_s=bytes_per_s,
-            constants=constants,
-        )
-
-    return fit(build, time_s, rows, [(8.0, 0.0, 50.0), (0.85, 0.1, 1.0), (4.0, 0.0, 100.0), (2.0, 1.0, 10.0)])
+    numbers = (Number(10.0, 8.0, 0.0, 50.0), Number(0.85, 0.15, 0.1, 1.0), Number(4.0, 4.0, 0.0, 100.0))
+    numbers += (Number(1.5, 1.5, 1.0, 10.0), *CACHE)
+    return Part("decode_attention", cache, tables.decode_rows, tables.decode_s, build, numbers)
 
 
-def moe_rows(ops: pd.DataFrame, specs: pd.DataFrame, quant: str) -> pd.DataFrame:
-    """Shapes of the expert blocks: width and share of a rank, tokens gathered (at most what was measured)."""
-    parsed = specs[specs.kind == "Moe"].assign(spec=lambda frame: frame.spec_json.map(json.loads))
-    for column, key in (("d", "hidden_size"), ("inter", "inter_size"), ("experts", "num_experts"), ("top_k", "topk")):
-        parsed[column] = parsed.spec.map(lambda spec, key=key: spec[key])
-    keys = ["config_id", "phase", "op"]
-    rows = ops[(ops.kind == "Moe") & (ops.quant == quant)].merge(
-        parsed[[*keys, "d", "inter", "experts", "top_k"]].drop_duplicates(keys), on=keys
-    )
-    rows["tokens"] = np.where(rows.phase == "decode", rows.batch, rows.new_tokens) * rows.attention_dp
-    rows = rows[rows.tokens <= 32768]
-    return distinct(rows, ["d", "inter", "experts", "top_k", "moe_tp", "moe_ep", "tokens"])
-
-
-def moe_time_s(
-    constants: compute.MoeConstants, row: dict[str, float], width_bytes: int, flop_per_s: float, bytes_per_s: float
-) -> float:
-    """Time of one row of `moe_rows`, with the same skew as `pdmodel.llm.operators`."""
-    ep, d, tokens = row["moe_ep"], row["d"], row["tokens"]
-    width, fullness = row["inter"] / row["moe_tp"], ep**EXPERT_SKEW
-    pairs = tokens * row["top_k"] / ep * fullness
-    touched = experts_touched(row["experts"], row["top_k"] * fullness, tokens) / ep
-    return roofline.moe_s(
-        6 * pairs * d * width,
-        touched * 3 * d * width * width_bytes,
-        pairs=pairs,
-        experts=touched,
-        width=width,
-        hidden_bytes=tokens * d * 2,
-        flop_per_s=flop_per_s,
-        bytes_per_s=bytes_per_s,
-        constants=constants,
-    )
-
-
-def fit_moe(rows: pd.DataFrame, dtype: str, flop_per_s: float, bytes_per_s: float) -> compute.MoeConstants:
+def moe_part(dtype: str, system: System) -> Part:
     """Routed experts."""
 
     def build(x: Sequence[float]) -> compute.MoeConstants:
@@ -231,32 +155,77 @@ def fit_moe(rows: pd.DataFrame, dtype: str, flop_per_s: float, bytes_per_s: floa
             narrow_width=x[4],
             tile_rows=x[5],
             token_passes=x[6],
+            cache=cache_of(x[7:]),
             source="kernels",
         )
 
-    def time_s(constants: compute.MoeConstants, row: dict[str, float]) -> float:
-        return moe_time_s(constants, row, WEIGHT_BYTES[dtype], flop_per_s, bytes_per_s)
+    numbers = [Number(25.0, 15.0, 0.0, 200.0), Number(0.5, 0.25, 0.02, 1.0), Number(0.9, 0.2, 0.1, 1.0)]
+    numbers += [Number(1.8, 0.7, 1.0, 10.0), Number(100.0, 150.0, 0.0, 2000.0), Number(20.0, 30.0, 0.0, 256.0)]
+    numbers += [Number(15.0, 20.0, 0.0, 80.0)]
+    numbers += [Number(120.0, 60.0, 5.0, 400.0), Number(0.8, 0.3, 0.0, 0.95)] if system.name in GDDR else []
+    return Part("moe", dtype, tables.moe_rows, tables.moe_s, build, tuple(numbers))
 
-    bounds = [(15.0, 0.0, 200.0), (0.5, 0.02, 1.0), (0.9, 0.1, 1.0), (1.5, 1.0, 10.0)]
-    return fit(build, time_s, rows, [*bounds, (100.0, 0.0, 2000.0), (20.0, 0.0, 256.0), (20.0, 0.0, 80.0)])
+
+def parts(system: System) -> list[Part]:
+    """What is fitted for a system: BF16, and FP8 where it has it."""
+    dtypes = ("bf16", "fp8") if "fp8" in system.flop_per_s else ("bf16",)
+    gemm = [gemm_part(dtype, system) for dtype in dtypes] + ([block_part()] if "fp8" in dtypes else [])
+    attention = [make(cache) for make in (prefill_part, decode_part) for cache in dtypes]
+    return [*gemm, *attention, *(moe_part(dtype, system) for dtype in dtypes)]
 
 
-def fit_system(ops: pd.DataFrame, specs: pd.DataFrame, profile: dict[str, Any]) -> compute.ComputeConstants:
-    """All constants of one system."""
-    peaks = {dtype: figure["value"] * 1e12 for dtype, figure in profile["gpu"]["peak_tflops"].items()}
-    bytes_per_s = profile["gpu"]["hbm_gb_per_s"]["value"] * 1e9
-    both = ("bf16", "fp8")
-    moe = {}
-    for dtype in both:
-        rows = moe_rows(ops, specs, QUANT[dtype])
-        moe[dtype] = fit_moe(rows, dtype, peaks[dtype], bytes_per_s)
-    return compute.ComputeConstants(
-        gemm={dtype: fit_gemm(ops, dtype, peaks[dtype], bytes_per_s) for dtype in both},
-        prefill_attention={cache: fit_prefill(ops, cache, peaks["bf16"]) for cache in both},
-        decode_attention={cache: fit_decode(ops, cache, peaks["bf16"], bytes_per_s) for cache in both},
-        moe=moe,
-        elementwise=compute.ElementwiseConstants(overhead_us=3.0, memory_efficiency=0.8, source="elementwise"),
+def fit(part: Part, rows: pd.DataFrame, system: System) -> Any:
+    """Constants that fit the rows."""
+    from scipy.optimize import least_squares
+
+    shapes, measured = tables.columns(rows), np.log(rows.us.to_numpy() * 1e-6)
+    weight = np.sqrt(0.3 + rows.share.to_numpy() / rows.share.mean())
+    centre, spread, low, high = (
+        np.array([getattr(number, name) for number in part.numbers]) for name in ("centre", "spread", "low", "high")
     )
+
+    def residuals(x: Times) -> Times:
+        times = part.time_s(part.build(x.tolist()), shapes, system, part.key)
+        return np.concatenate([(np.log(times) - measured) * weight, PULL * (x - centre) / spread])
+
+    best = None
+    for scale in (1.0, 0.6, 1.6):
+        start = np.clip(centre * scale, low + 1e-6, high - 1e-6)
+        result = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=0.1, x_scale=spread)
+        best = result if best is None or result.cost < best.cost else best
+    assert best is not None
+    x = [float(f"{value:.4g}") if value > 1e-4 else 0.0 for value in best.x]
+    error = float(np.mean(np.abs(part.relative_errors(part.build(x), rows, system))))
+    return part.build(x).model_copy(update={"mean_error": round(error, 3)})
+
+
+def held_out(part: Part, ops: pd.DataFrame, system: System) -> dict[str, Times]:
+    """Relative errors over the shapes of each LLM when the others were fitted; without LLMs that leave too few rows."""
+    found = {}
+    for llm in sorted(ops.base_model.unique()):
+        tested = part.rows(ops[ops.base_model == llm], part.key)
+        fitted = part.rows(ops[ops.base_model != llm], part.key)
+        if len(tested) and len(fitted) >= LEAST_ROWS:
+            found[llm] = part.relative_errors(fit(part, fitted, system), tested, system)
+    return found
+
+
+def fit_system(ops: pd.DataFrame, system: System, *, evaluate: bool = False) -> compute.ComputeConstants:
+    """All constants of one system; ``evaluate`` adds the errors over LLMs left out."""
+    found: dict[str, dict[str, Any]] = {"gemm": {}, "prefill_attention": {}, "decode_attention": {}, "moe": {}}
+    for part in parts(system):
+        rows = part.rows(ops, part.key)
+        if len(rows) < LEAST_ROWS:
+            continue
+        constants = fit(part, rows, system)
+        if evaluate and (errors := held_out(part, ops, system)):
+            error = float(np.mean(np.abs(np.concatenate(list(errors.values())))))
+            constants = constants.model_copy(update={"held_out_error": round(error, 3)})
+        found[part.field][part.key] = constants
+    if system.name in HOPPER and "bf16" in found["moe"]:
+        found["moe"]["fp8"] = derived_fp8_experts(found["moe"]["bf16"])
+    elementwise = compute.ElementwiseConstants(overhead_us=3.0, memory_efficiency=0.8, source="elementwise")
+    return compute.ComputeConstants(**found, elementwise=elementwise)
 
 
 def derived_fp8_experts(bf16: compute.MoeConstants) -> compute.MoeConstants:
@@ -265,10 +234,8 @@ def derived_fp8_experts(bf16: compute.MoeConstants) -> compute.MoeConstants:
     The FP8 table of vLLM 0.24.0 there holds a kernel 2.3 times slower than BF16 and 2.7 times slower than that of
     vLLM 0.19.0. Its fp8_block table (H200, DeepSeek-V3) does not, and is met to 7 % with this share.
     """
-    share = round(0.6 * bf16.compute_efficiency, 4)
-    return bf16.model_copy(update={"compute_efficiency": share, "source": "fp8_experts", "mean_error": None})
-
-
+    update = {"source": "fp8_experts", "mean_error": None, "held_out_error": None}
+    return bf16.model_copy(update={**update, "compute_efficiency": round(0.6 * bf16.compute_efficiency, 4)})
 def sources(system: str, version: str, profile: str) -> dict[str, dict[str, str]]:
     """Where the constants of a profile come from."""
     table = f"aiconfigurator 0.12.0, NVIDIA, Apache-2.0: kernel tables of {system}, vllm {version}"
@@ -300,7 +267,7 @@ def sources(system: str, version: str, profile: str) -> dict[str, dict[str, str]
 def section(constants: compute.ComputeConstants) -> str:
     """The ``compute`` section as text, one set of constants a line."""
     lines = []
-    for part, value in constants.model_dump(exclude_none=True).items():
+    for part, value in constants.model_dump(exclude_defaults=True).items():
         if part == "elementwise":
             lines.append(f'    "{part}": {json.dumps(value)}')
             continue

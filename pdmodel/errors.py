@@ -73,6 +73,12 @@ class DeadlineError(PdmodelError):
     exit_code = 4
 
 
+class VerificationError(PdmodelError):
+    """A published table is not met within its limit."""
+
+    exit_code = 6
+
+
 def nearest(word: str, legal: Iterable[str]) -> str | None:
     """The legal word that begins with ``word``, else the one that looks most like it, or None.
 

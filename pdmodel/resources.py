@@ -1,7 +1,7 @@
 """Where shipped data files lie, in a wheel and in an editable install, and how a name becomes a file.
 
-Hardware profiles and scenarios are folders at the top of the repository; a wheel carries them inside the package. LLM
-configurations and engine specs always lie inside the package.
+Hardware profiles and scenarios are folders at the top of the repository, published tables one among its tests; a wheel
+carries them inside the package. LLM configurations and engine specs always lie inside the package.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ _FOLDERS = {
     "scenarios": (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"),
     "llms": (_PACKAGE / "llm" / "configs",),
     "engines": (_PACKAGE / "engines" / "specs",),
+    "published": (_PACKAGE / "published", _PACKAGE.parent / "tests" / "published"),
 }
-_WORDS = {"hardware_profiles": "hardware profile", "scenarios": "scenario", "llms": "LLM", "engines": "engine"}
+_WORDS = {
+    "hardware_profiles": "hardware profile",
+    "scenarios": "scenario",
+    "llms": "LLM",
+    "engines": "engine",
+    "published": "published table",
+}
 
 
 def data_folder(kind: str) -> Path:
-    """The folder of the shipped files of ``kind``: hardware_profiles | scenarios | llms | engines.
+    """The folder of the shipped files of ``kind``: hardware_profiles | scenarios | llms | engines | published.
 
     Raises
     ------
@@ -42,15 +49,16 @@ def data_folder(kind: str) -> Path:
 
 
 def names(kind: str) -> list[str]:
-    """The names that `resolve` knows for ``kind``, sorted: file names without ``.json``."""
-    return sorted({path.stem for folder in _search_path(kind) for path in folder.glob("*.json")})
+    """The names that `resolve` knows for ``kind``, sorted: file names without their ending."""
+    return sorted({path.stem for folder in _search_path(kind) for path in folder.glob(f"*{_ending(kind)}")})
 
 
 def resolve(kind: str, name_or_path: str | os.PathLike[str]) -> Path:
     """The file that a name or a path means.
 
-    Something with a slash, ending in ``.json``, or that is a file here is a path; anything else is a name, looked up
-    in the folders of ``PDMODEL_PROFILES_PATH`` (hardware profiles only) and then among the shipped files.
+    Something with a slash, ending in ``.json`` (a published table in ``.csv``), or that is a file here is a path;
+    anything else is a name, looked up in the folders of ``PDMODEL_PROFILES_PATH`` (hardware profiles only) and then
+    among the shipped files.
 
     Raises
     ------
@@ -59,12 +67,12 @@ def resolve(kind: str, name_or_path: str | os.PathLike[str]) -> Path:
     """
     text = os.fspath(name_or_path)
     path = Path(text).expanduser()
-    if "/" in text or os.sep in text or text.endswith(".json") or path.is_file():
+    if "/" in text or os.sep in text or text.endswith(_ending(kind)) or path.is_file():
         if not path.exists():
             raise InputError("no such file", file=text)
         return path
     for folder in _search_path(kind):
-        candidate = folder / f"{text}.json"
+        candidate = folder / f"{text}{_ending(kind)}"
         if candidate.is_file():
             return candidate
     known = names(kind)
@@ -73,6 +81,10 @@ def resolve(kind: str, name_or_path: str | os.PathLike[str]) -> Path:
         expected="a path, or one of " + ", ".join(known),
         nearest=nearest(text, known),
     )
+
+
+def _ending(kind: str) -> str:
+    return ".csv" if kind == "published" else ".json"
 
 
 def _search_path(kind: str) -> Iterator[Path]:

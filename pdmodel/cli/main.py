@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from pdmodel import __version__
-from pdmodel.cli import cost, hardware, llm, plan, scenario
+from pdmodel.cli import cost, hardware, llm, plan, scenario, verify
 from pdmodel.cli.options import DebugOption, NoColourOption, reset, state
 from pdmodel.errors import PdmodelError
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 app.command("plan", rich_help_panel="Planning", epilog=plan.EPILOG)(plan.plan)
 app.add_typer(cost.app, name="cost", rich_help_panel="Costs")
+app.command("verify", rich_help_panel="Costs", epilog=verify.EPILOG)(verify.verify)
 app.add_typer(scenario.app, name="scenario", rich_help_panel="Inputs")
 app.add_typer(hardware.app, name="hardware", rich_help_panel="Inputs")
 app.add_typer(llm.app, name="llm", rich_help_panel="Inputs")
@@ -55,7 +56,7 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code: 0 ok, 1 unexpected, 2 usage, 3 input, 4 deadlines, 5 solver."""
+    """Run the program; exit code 0 ok, 1 unexpected, 2 usage, 3 input, 4 deadlines, 5 solver, 6 published tables."""
     reset()
     with suppress(AttributeError):
         # A letter that the terminal cannot show must not end the program.

@@ -17,7 +17,10 @@ from pdmodel.units import GB, US
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """One call and the line that gives its time: alpha + S/B, before a port raises it. ``branch`` None: no line."""
+    """One call and the line that gives its time: alpha + S/B. ``branch`` None: no line.
+
+    A measured table of the box may bend the line (``table_factor``), and a port may raise the time.
+    """
 
     cost: CollectiveCost
     branch: Branch | None
@@ -31,6 +34,12 @@ class Terms:
     def bandwidth_bytes_per_s(self) -> float | None:
         """The line's bandwidth B, as algbw [byte/s]; None where nothing travels."""
         return self.branch.bandwidth_gb_per_s * GB if self.branch else None
+
+    @property
+    def table_factor(self) -> float:
+        """What the box's measured table makes of the line, own time over alpha + S/B [-]; 1 where it has none."""
+        rate = self.bandwidth_bytes_per_s
+        return 1.0 if rate is None else self.cost.own_time_s / (self.alpha_s + self.cost.size_bytes / rate)
 
 
 def branches(operation: str, gpus: Sequence[int], box: Box, implementation: str = "nccl") -> Found:
@@ -99,7 +108,7 @@ def collective_terms(
 def _matching(known: Sequence[Branch], algorithm: str | None, protocol: str | None, what: str) -> tuple[Branch, ...]:
     """The branches that were asked for, without the sizes at which their implementation leaves them."""
     found = tuple(
-        branch.model_copy(update={"max_bytes": None})
+        branch.model_copy(update={"max_bytes": None, "from_bytes": None})
         for branch in known
         if algorithm in (None, branch.algorithm.value) and protocol in (None, branch.protocol.value)
     )

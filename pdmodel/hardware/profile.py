@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from pdmodel.hardware.constants import CollectiveConstants, ComputeConstants
+from pdmodel.hardware.constants import CollectiveConstants, ComputeConstants, NcclConstants
 from pdmodel.hardware.figures import DeviceLink, Figure, Share, Source, Uplink
 from pdmodel.hardware.profile_checks import check_profile
 from pdmodel.spec import SourceKind, Spec
@@ -214,6 +214,7 @@ class HardwareProfile(Spec):
     bound_by: tuple[BoundByNote, ...] = ()
     compute: ComputeConstants = Field(default_factory=ComputeConstants)
     collectives: tuple[CollectiveConstants, ...] = ()
+    nccl: NcclConstants | None = None
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], *, file: str | None = None) -> Self:

@@ -277,10 +277,10 @@ def test_group_capacities_are_the_measured_rates(name, tolerance):
 
 
 # ---- what is not listed --------------------------------------------------------------------------------------------
-def test_ranks_in_between_keep_busbw():
+def test_ranks_in_between_have_a_busbw_in_between():
     there = box(SERVER)
-    six, eight = (collective("all_reduce", 512e6, range(n), there) for n in (6, 8))
-    assert six.busbw_bytes_per_s == pytest.approx(eight.busbw_bytes_per_s, rel=0.02)
+    four, six, eight = (collective("all_reduce", 512e6, range(n), there) for n in (4, 6, 8))
+    assert eight.busbw_bytes_per_s < six.busbw_bytes_per_s < four.busbw_bytes_per_s
     assert six.source is SourceKind.DERIVED
 
 

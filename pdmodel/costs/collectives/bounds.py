@@ -42,7 +42,7 @@ def large_rates(box: Box, constants: CollectiveConstants, gpus: tuple[int, ...])
     Validity: the entry's measured sizes reach far into the last branch.
     Source: `wire_per_byte`, `fastest_branch`.
     """
-    time_s, branch = fastest_branch(usable(constants.branches, nvlink=box.has_nvlink), LARGE_BYTES)
+    time_s, branch = fastest_branch(usable(constants.branches, nvlink=box.has_nvlink), LARGE_BYTES, constants.table)
     wire = wire_per_byte(box, gpus, constants.operation, branch.algorithm)
     scale = LARGE_BYTES * wire_factor(branch.protocol) / time_s
     return {port: share * scale for port, share in wire.ports.items()}
@@ -59,7 +59,7 @@ def saturation(box: Box, constants: CollectiveConstants, gpus: tuple[int, ...] |
 
 def unexplained(box: Box) -> tuple[Saturation, ...]:
     """Entries of the profile that leave every port below `EXPLAINED_SHARE` and give no ``bound_by``."""
-    found = [saturation(box, entry) for entry in box.profile.collectives if entry.ranks <= box.gpu_count]
+    found = [saturation(box, entry) for entry in box.profile.collectives if entry.nodes == 1]
     return tuple(one for one in found if not one.explained)
 
 
@@ -73,6 +73,7 @@ def group_capacity_bytes_per_s(box: Box, port: str) -> float:
     Validity: as `large_rates`; the capacity written in a profile is this, with a source of kind derived.
     Source: own definition.
     """
-    entries = [entry for entry in box.profile.collectives if entry.bound_by is BoundBy.UNMODELLED_LINK]
+    known = [entry for entry in box.profile.collectives if entry.nodes == 1]
+    entries = [entry for entry in known if entry.bound_by is BoundBy.UNMODELLED_LINK]
     rates = [large_rates(box, entry, tuple(range(entry.ranks))).get(port, 0.0) for entry in entries]
     return max(rates, default=0.0)

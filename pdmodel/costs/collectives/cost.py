@@ -107,10 +107,10 @@ def collective(
 
     Parameters
     ----------
-    operation: all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, dispatch or combine.
+    operation: all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, broadcast, reduce, dispatch or combine.
     size_bytes: S >= 0 as nccl-tests prints it: all_reduce the buffer; all_gather what each rank holds afterwards;
         reduce_scatter what each rank holds before; all_to_all, dispatch, combine what each rank sends to all ranks, its
-        own share included; send_recv the message [byte].
+        own share included; send_recv, broadcast, reduce the message, with the first GPU as root [byte].
     gpus: indices in ring order. The ring runs once, in this direction.
     box: where.
     implementation: nccl, vllm_custom or deepep.
@@ -160,7 +160,7 @@ def _cost(  # noqa: PLR0917  (the parts of one call, in the order of `collective
     box: Box,
     found: Found,
 ) -> CollectiveCost:
-    own_time_s, branch = fastest_branch(usable(found.branches, nvlink=box.has_nvlink), size_bytes)
+    own_time_s, branch = fastest_branch(usable(found.branches, nvlink=box.has_nvlink), size_bytes, found.table)
     wire = wire_per_byte(box, gpus, operation, branch.algorithm)
     scale = size_bytes * wire_factor(branch.protocol)
     port, per_byte = wire.slowest(box)

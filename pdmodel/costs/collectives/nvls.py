@@ -23,3 +23,23 @@ def nvls_all_reduce_bytes(size_bytes: float, ranks: int) -> float:
     """
     check_ranks(ranks)
     return size_bytes * (1 + 1 / ranks) if ranks > 1 else 0.0
+
+
+def nvls_half_bytes(size_bytes: float, ranks: int) -> float:
+    """Payload on each GPU's NVLink, in the fuller direction, of an all-gather or reduce-scatter by the switch.
+
+    Equation: S. All-gather: the own slice S/n out, all slices in (the multicast returns the own one as well).
+    Reduce-scatter: the whole input out to be added, S/n in.
+
+    Parameters: ``size_bytes`` S, what a rank holds of all ranks [byte]; ``ranks`` n >= 1 [-].
+    Returns: bytes per GPU in the fuller direction [byte]; 0 for one rank. The other direction carries S/n and is
+    counted as full: an upper bound.
+    Raises: `InputError` if n < 1.
+    Validity: one node, third-generation NVSwitch or newer.
+    Source: derived from multimem.ld_reduce and multimem.st (PTX ISA 8.1).
+
+    >>> nvls_half_bytes(8.0, 8)
+    8.0
+    """
+    check_ranks(ranks)
+    return size_bytes if ranks > 1 else 0.0

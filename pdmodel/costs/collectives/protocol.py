@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from pdmodel.costs.collectives.predict import predict
 from pdmodel.errors import InputError
-from pdmodel.hardware.constants import Branch, Protocol
+from pdmodel.hardware.constants import Branch, MeasuredPoint, Protocol
 from pdmodel.units import GB, US
 
 # Payload bytes of every wire byte. NCCL 2.30.7 src/device/prims_ll.h (4 B of data beside 4 B of flag) and
@@ -41,26 +44,36 @@ def branch_time_s(branches: Sequence[Branch], size_bytes: float) -> tuple[float,
     return time_s, branch.protocol
 
 
-def fastest_branch(branches: Sequence[Branch], size_bytes: float) -> tuple[float, Branch]:
-    """Time of a collective and the branch that gives it.
+def fastest_branch(
+    branches: Sequence[Branch], size_bytes: float, table: Sequence[MeasuredPoint] = ()
+) -> tuple[float, Branch]:
+    """Time of a collective and the branch that gives it: `predict` for one size.
 
-    Equation: t = min over k with S <= max_bytes_k of alpha_k + S / B_k.
+    Equation: t = min over k with from_k <= S <= max_k of alpha_k + S / B_k, bent through ``table``.
 
     Parameters: ``branches`` of one operation, implementation and number of ranks; ``size_bytes`` S > 0 [byte], as
     nccl-tests prints it (see `pdmodel.hardware.constants.Branch`).
     Returns: time [s], branch.
-    Raises: `InputError` if S is not positive or no branch allows it.
+    Raises: `InputError` if S is not positive or there is no branch.
     Validity: sizes inside those fitted; outside, the last line goes on.
     Source: protocols as NCCL 2.30.7 src/graph/tuning.cc has them; constants from the profile of the box.
     """
+    if table:
+        times, index = predict(branches, np.array([size_bytes], dtype=np.float64), table)
+        return float(times[0]), branches[int(index[0])]
     if size_bytes <= 0:
         raise InputError(f"a collective of {size_bytes:g} bytes", expected="a positive size")
-    allowed = [branch for branch in branches if branch.max_bytes is None or size_bytes <= branch.max_bytes]
+    allowed = [branch for branch in branches if _allows(branch, size_bytes)]
     if not allowed:
-        raise InputError(f"no branch serves {size_bytes:g} bytes", expected="a branch without max_bytes")
-    times = [branch.alpha_us * US + size_bytes / (branch.bandwidth_gb_per_s * GB) for branch in allowed]
-    best = min(range(len(times)), key=times.__getitem__)
-    return times[best], allowed[best]
+        times, index = predict(branches, np.array([size_bytes], dtype=np.float64))
+        return float(times[0]), branches[int(index[0])]
+    lines = [branch.alpha_us * US + size_bytes / (branch.bandwidth_gb_per_s * GB) for branch in allowed]
+    best = min(range(len(lines)), key=lines.__getitem__)
+    return lines[best], allowed[best]
+
+
+def _allows(branch: Branch, size_bytes: float) -> bool:
+    return (branch.from_bytes or 0) <= size_bytes <= (branch.max_bytes or float("inf"))
 
 
 def ranges(branches: Sequence[Branch]) -> tuple[tuple[float, Branch], ...]:
@@ -69,6 +82,8 @@ def ranges(branches: Sequence[Branch]) -> tuple[tuple[float, Branch], ...]:
     for k, one in enumerate(branches):
         if one.max_bytes is not None:
             marks.add(float(one.max_bytes))
+        if one.from_bytes is not None:
+            marks.add(float(one.from_bytes))
         for two in branches[k + 1 :]:
             slope = 1 / one.bandwidth_gb_per_s - 1 / two.bandwidth_gb_per_s
             if slope and (crossing := (two.alpha_us - one.alpha_us) * US * GB / slope) > 0:

@@ -108,19 +108,21 @@ def judge(
     costs = [point.unmanaged for point in band]
     spread = f"unmanaged {min(costs):.3g} to {max(costs):.3g} GPU·s, plan {_at_centre(band):.3g}"
     if high < WORTH:
-        text = f"headroom: no schedule wins more than {max(high, 0):.2%} of this prefill over sending at will"
+        text = (
+            f"headroom: no schedule wins more than {max(high, 0):.2%} of this prefill's GPU time over sending at will"
+        )
         if bound.loss_max_s is not None and bound.share_of_prefill is not None:
-            most = format_seconds(bound.loss_max_s)
-            text += f"; KV can cost it at most {most} ({bound.share_of_prefill:.1%}) without holds"
+            loss = format_seconds(bound.loss_max_s)
+            text += f"; KV can cost it at most {loss} ({bound.share_of_prefill:.1%}) without holds"
         return Verdict(VerdictKind.HEADROOM, f"{text}.")
     rule = f"simple rule {best_rule} {best_rule_cost:.3g}"
     if low >= WORTH:
-        text = f"contended: {spread}, {rule}: pacing is worth {low:.1%} to {high:.1%} of this prefill's cost"
+        text = f"contended: {spread}, {rule}: pacing is worth {low:.1%} to {high:.1%} of this prefill's GPU time"
         if plan_is != "plan":
             text += f"; the simple rule {plan_is} is the plan"
         return Verdict(VerdictKind.CONTENDED, f"{text}.")
     text = (
-        f"depends on how the ports arbitrate: pacing is worth {low:.1%} to {high:.1%} of this prefill's cost "
+        f"depends on how the ports arbitrate: pacing is worth {low:.1%} to {high:.1%} of this prefill's GPU time "
         f"({spread}, {rule}). Measure it: time the collective alone and beside a full-rate KV transfer on one port "
         "(nccl-tests beside ib_write_bw --use_cuda or an H2D copy)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -127,18 +128,30 @@ def merged_sentences(sentences: Sequence[str]) -> list[str]:
 
     >>> merged_sentences(["P/gpu0 is far from P/nic1", "P/gpu2 is far from P/nic1", "2 GB/s on P/gpu0"])
     ['P/gpu[0,2] is far from P/nic1', '2 GB/s on P/gpu0']
+    >>> merged_sentences(["P/nic0 is far from P/gpu1", "P/nic1 is far from P/gpu0"])
+    ['P/nic0 is far from P/gpu1', 'P/nic1 is far from P/gpu0']
     """
 
     def pattern(sentence: str) -> str:
         return _PORT.sub(lambda found: name_pattern(found.group()), sentence)
 
-    return [_merged_sentence(found) if len(found) > 1 else found[0] for found in group(sentences, pattern)]
+    return [text for found in group(sentences, pattern) for text in _folded(found)]
 
 
-def _merged_sentence(sentences: Sequence[str]) -> str:
-    ports = [_PORT.findall(sentence) for sentence in sentences]
+def _folded(sentences: Sequence[str]) -> list[str]:
+    """Sentences of one pattern: one for each set of them whose ports are all combinations of what its columns name."""
+    ports = [tuple(_PORT.findall(sentence)) for sentence in sentences]
+    columns = len(ports[0])
+    if len(sentences) == 1 or math.prod(len(set(column)) for column in zip(*ports, strict=True)) == len(set(ports)):
+        return [_merged_sentence(sentences, ports)]
+    # Not all combinations occur: fold the last column alone, so that no pair is named that nobody found.
+    alike = group(range(len(sentences)), lambda i: ports[i][: columns - 1])
+    return [_merged_sentence([sentences[i] for i in found], [ports[i] for i in found]) for found in alike]
+
+
+def _merged_sentence(sentences: Sequence[str], ports: Sequence[tuple[str, ...]]) -> str:
     parts = _PORT.split(sentences[0])
-    names = [merged_name(column) for column in zip(*ports, strict=True)]
+    names = [merged_name(list(dict.fromkeys(column))) for column in zip(*ports, strict=True)]
     return "".join(part + name for part, name in zip(parts, [*names, ""], strict=True))
 
 

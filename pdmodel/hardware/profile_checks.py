@@ -174,13 +174,16 @@ def _check_bound_by(profile: HardwareProfile) -> None:
 
 
 def _check_collectives(profile: HardwareProfile) -> None:
-    seen: set[tuple[str, str, int]] = set()
+    seen: set[tuple[str, str, int, int]] = set()
     for k, entry in enumerate(profile.collectives):
-        if entry.ranks > profile.gpu.count:
+        if entry.ranks > profile.gpu.count * entry.nodes:
+            boxes = f" in each of {entry.nodes} nodes" if entry.nodes > 1 else ""
             raise InputError(
-                f"found {entry.ranks}", path=f"collectives.{k}.ranks", expected=f"at most {profile.gpu.count} GPUs"
+                f"found {entry.ranks}",
+                path=f"collectives.{k}.ranks",
+                expected=f"at most {profile.gpu.count} GPUs{boxes}",
             )
-        key = (entry.operation.value, entry.implementation.value, entry.ranks)
+        key = (entry.operation.value, entry.implementation.value, entry.ranks, entry.nodes)
         if key in seen:
             raise InputError(f"{key[1]} {key[0]} among {key[2]} is given twice", path=f"collectives.{k}")
         seen.add(key)

@@ -118,7 +118,7 @@ def _collectives_section(profile: HardwareProfile) -> Section:
             [
                 constants.operation.value,
                 constants.implementation.value,
-                str(constants.ranks),
+                str(constants.ranks) + (f" on {constants.nodes} nodes" if constants.nodes > 1 else ""),
                 protocols,
                 number(min(branch.alpha_us for branch in constants.branches)),
                 number(best.bandwidth_gb_per_s),

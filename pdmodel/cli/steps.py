@@ -12,7 +12,7 @@ from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.costs.moe import EpExchange
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
-from pdmodel.llm.kv_cache import is_latent
+from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token
 from pdmodel.parallelism import Parallelism, place
 from pdmodel.resolve import check_degrees, with_weights
 from pdmodel.scenario import AllReduce
@@ -75,7 +75,9 @@ def broken_down(
         raise InputError("a decode step has no context parallelism here", path="--cp", expected="1")
     if over_cp and is_latent(arch):
         raise CoverageError("ulysses shards KV heads, and a latent has none", path="--cp-exchange", expected="ring")
+    kv_dtype = _word(KvDtype, words["kv_dtype"], "--kv-dtype")
     try:
+        kv_bytes_per_token(arch, kv_dtype)  # a layout that this kind of attention does not have is refused
         check_degrees(parallelism, arch, exchange, heads_over_cp=over_cp)
         (placement,) = place(parallelism, 1, box.gpu_count, (tuple(gpus),))
     except InputError as error:
@@ -85,7 +87,7 @@ def broken_down(
         arch,
         box,
         placement,
-        kv_dtype=_word(KvDtype, words["kv_dtype"], "--kv-dtype"),
+        kv_dtype=kv_dtype,
         all_reduce=_word(AllReduce, words["all_reduce"], "--all-reduce").value,
         ep_exchange=exchange,
         cp_exchange=cp_exchange,

@@ -54,6 +54,7 @@ def _collective_row(found: Terms, gpus: Sequence[int], box: Box) -> dict[str, An
         **cost_row(found.cost, box),
         "alpha_s": found.alpha_s,
         "bandwidth_bytes_per_s": found.bandwidth_bytes_per_s,
+        "table_factor": found.table_factor,
         "own_time_s": found.cost.own_time_s,
         "raised": found.cost.raised,
         "gpus": [*gpus],
@@ -96,9 +97,12 @@ def _sizes_section(rows: Sequence[Mapping[str, Any]]) -> Section:
                 row["source"],
             ]
         )
-    raised = any(row["raised"] for row in rows)
-    note = "*: raised, a port needs longer than alpha + S/B." if raised else ""
-    return Section("Time = alpha + S/B", table=table(head, cells), note=note)
+    notes = []
+    if any(row["raised"] for row in rows):
+        notes.append("*: raised, a port needs longer than alpha + S/B.")
+    if any(abs(row["table_factor"] - 1) > 1e-3 for row in rows):
+        notes.append("The box's measured table bends the line between its points (table_factor in JSON).")
+    return Section("Time = alpha + S/B", table=table(head, cells), note=" ".join(notes))
 
 
 def _lines_section(branches: Sequence[Branch]) -> Section:

@@ -27,7 +27,7 @@ def validation_document(results: Sequence[TableResult], *, full: bool = False) -
     cells = [[result.table.name, *_cells(band)] for result in results for band in result.bands]
     count, rows = len(results), sum(band.rows for result in results for band in result.bands)
     kept = all(result.within for result in results)
-    verdict = "every limit is kept" if kept else f"{len(broken_limits(results))} limits are broken"
+    verdict = "every limit is kept" if kept else f"limits that are broken: {len(broken_limits(results))}"
     sections = [
         Section(
             "Errors",

@@ -34,7 +34,7 @@ class Group(StrEnum):
     ATTENTION = "attention"
     MLP = "mlp"
     EXPERTS = "experts"
-    ENDS = "embedding and logits"
+    ENDS = "embed, logits"
     TP = "TP collectives"
     CP = "CP exchange"
     EP = "EP exchange"
@@ -124,9 +124,11 @@ class StepBreakdown:
         return weakest(*(row.source for row in self.rows if row.total_s >= 0.05 * self.time_s))
 
     def by_group(self) -> dict[Group, float]:
-        """Seconds of each group that occurs, and of the CPU in any case, in the order of `Group`."""
-        found = {group: sum(row.total_s for row in self.rows if row.group is group) for group in Group}
-        return {group: time_s for group, time_s in found.items() if time_s or group is Group.CPU}
+        """Seconds of each group that occurs, in the order of `Group`; the CPU's is always there."""
+        occur = {row.group for row in self.rows}
+        return {
+            group: sum(row.total_s for row in self.rows if row.group is group) for group in Group if group in occur
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,7 @@ def _kernel_row(group: Group, timed: TimedOperation, count: int, device: Device)
     )
     return StepRow(
         group=group,
-        name=operation.name,
+        name=f"shared_{operation.name}" if operation.stage is Stage.SHARED_EXPERT else operation.name,
         count=count,
         time_s=timed.estimate.value,
         bound_by=largest[1],

@@ -26,6 +26,11 @@ COMMANDS = [
     ("llm", "-h"),
     ("llm", "list", "-h"),
     ("llm", "show", "-h"),
+    ("cost", "-h"),
+    ("cost", "collective", "-h"),
+    ("cost", "moe", "-h"),
+    ("cost", "step", "-h"),
+    ("verify", "--help"),
 ]
 
 
@@ -42,10 +47,12 @@ finally:
     return set(done.stderr.split())
 
 
-@pytest.mark.parametrize("words", [("--help",), ("plan", "--help"), ("--version",)])
+@pytest.mark.parametrize(
+    "words", [("--help",), ("plan", "--help"), ("cost", "-h"), ("cost", "step", "-h"), ("verify", "-h"), ("--version",)]
+)
 def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
     # Typer itself uses pydantic to read the options of a command.
-    assert imported(*words).isdisjoint(HEAVY - ({"pydantic"} if words[0] == "plan" else set()))
+    assert imported(*words).isdisjoint(HEAVY - ({"pydantic"} if words[0] in {"plan", "cost", "verify"} else set()))
 
 
 def test_commands_without_a_plan_need_no_solver() -> None:
@@ -57,7 +64,7 @@ def test_help_ends_well_and_gives_an_example(pdmodel: Callable[..., object], wor
     run = pdmodel(*words)
     assert (run.code, run.err) == (0, "")
     assert "Usage: pdmodel" in run.out
-    if len(words) == 3 or words[0] in {"plan", "--help"}:
+    if len(words) == 3 or words[0] in {"plan", "verify", "--help"}:
         assert "Example" in run.out
 
 

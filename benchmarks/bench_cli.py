@@ -59,7 +59,7 @@ def main() -> None:
     pdmodel = str(Path(sys.executable).with_name("pdmodel"))
 
     bare = measure([sys.executable, "-c", "pass"], arguments.runs)
-    print(f"{'fresh process':34} {'wall s':>8} {'x bare':>8} {'peak MB':>8} {'target':>7}")
+    print(f"{'fresh process':34} {'wall s':>8} {'cpu s':>8} {'x bare':>8} {'peak MB':>8} {'target':>7}")
     print(row("python -c pass", bare, bare))
     for words in COMMANDS:
         shown = measure([pdmodel, *words], arguments.runs)

@@ -1,17 +1,20 @@
 """Every shipped scenario from file to answer."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
+from pdmodel import choose
 from pdmodel.answer import Rule
 from pdmodel.planner import plan
+from pdmodel.replay.engine import simulate
+from pdmodel.replay.policies import AFTER_PREFILL
 from pdmodel.report.export import plan_to_dict
 from pdmodel.resolve import read_scenario
 from pdmodel.resources import names
-from pdmodel.replay.engine import simulate
 from pdmodel.verdict import shares_port
 
 SCENARIOS = names("scenarios")
@@ -106,3 +109,20 @@ def test_urgent_user_overdrafts():
     cost = {policy.name: policy.cost for policy in found.policies}
     assert cost["plan"] < cost["strict"]
     assert any(row.rule is Rule.OVERDRAFT and row.flow.startswith("A/send") for row in found.schedule)
+
+
+def test_every_simple_rule_competes(monkeypatch):
+    late = replace(AFTER_PREFILL, name="late_and_strict", critical_first=True)
+    monkeypatch.setattr(choose, "SIMPLE", (*choose.SIMPLE, late))
+    found = plan("rtx_pro_6000_qwen3_32b_tp4")
+    assert [policy.name for policy in found.policies if policy.name == late.name] == [late.name]
+
+
+def test_what_is_not_proved_is_not_called_optimal():
+    for name in SCENARIOS:
+        solver = planned(name).solver
+        assert solver.status in {"optimal", "optimal_inaccurate", "accepted"}
+        if solver.status == "optimal":
+            assert solver.gap <= 1e-6 or solver.path == "certified"
+        else:
+            assert solver.status != "accepted" or solver.path in {"bound", "no_shared_port"}

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from pdmodel.hardware.catalog import load_profile as load_profile
     from pdmodel.llm.catalog import load_llm as load_llm
     from pdmodel.planner import plan as plan
+    from pdmodel.planner import residual_bandwidth as residual_bandwidth
     from pdmodel.planner import simulate as simulate
     from pdmodel.replay.outcome import Replay as Replay
     from pdmodel.resolve import load_scenario as load_scenario
+    from pdmodel.scenario import Scenario as Scenario
     from pdmodel.timeline.residual import PiecewiseConstant as PiecewiseConstant
-    from pdmodel.timeline.residual import residual_bandwidth as residual_bandwidth
 
 __version__ = "0.1.0"
 
@@ -25,11 +26,12 @@ _PUBLIC = {
     "PiecewiseConstant": "pdmodel.timeline.residual",
     "Plan": "pdmodel.answer",
     "Replay": "pdmodel.replay.outcome",
+    "Scenario": "pdmodel.scenario",
     "load_llm": "pdmodel.llm.catalog",
     "load_profile": "pdmodel.hardware.catalog",
     "load_scenario": "pdmodel.resolve",
     "plan": "pdmodel.planner",
-    "residual_bandwidth": "pdmodel.timeline.residual",
+    "residual_bandwidth": "pdmodel.planner",
     "simulate": "pdmodel.planner",
     "solve_elastic": "pdmodel.allocation.program_e",
     "solve_residual": "pdmodel.allocation.program_r",

@@ -16,10 +16,10 @@ from pdmodel.answer import SolverResult
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import (
-    AFTER_PREFILL,
     BYTES_OVER_BANDWIDTH,
     NO_KV,
     RESIDUAL_EDF,
+    SIMPLE,
     STRICT,
     UNMANAGED,
     PlanPolicy,
@@ -30,6 +30,8 @@ from pdmodel.timeline.phases import FloatArray
 from pdmodel.verdict import WORTH, Contest, price_of_prefill, shares_port
 
 ON_TIME = 1e-9
+PROVED = 1e-6
+"""An answer without a solver is called optimal where it is this close to a lower bound, as a share of its cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,8 @@ def cost_floor(data: AllocationData) -> float:
 
 
 def _simple(data: AllocationData, unmanaged: Replay, centre: tuple[float, float]) -> list[tuple[Policy, Replay]]:
-    rules = (STRICT, RESIDUAL_EDF, AFTER_PREFILL)
     tried: list[tuple[Policy, Replay]] = [(UNMANAGED, unmanaged)]
-    tried += [(rule, _replay(data, rule, centre)) for rule in rules]
+    tried += [(rule, _replay(data, rule, centre)) for rule in SIMPLE if rule is not UNMANAGED]
     cap = best_cap(data, unmanaged, kv_weight=centre[0], interference=centre[1]).policy
     if cap is not None:
         tried.append((cap, _replay(data, cap, centre)))
@@ -200,7 +201,9 @@ def _replay(data: AllocationData, policy: Policy, centre: tuple[float, float], *
 def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: float, wall_s: float) -> SolverResult:
     solution, rule = found.solution, "" if isinstance(policy, PlanPolicy) else policy.name
     gap = max(0.0, replay.cost - floor) / replay.cost if replay.cost > 0 else 0.0
-    result = SolverResult(found.path.value, "optimal", replay.cost, gap, wall_s, rule=rule)
+    proved = found.path is SolvePath.CERTIFIED or gap <= PROVED
+    status = "optimal" if proved else "accepted"
+    result = SolverResult(found.path.value, status, replay.cost, gap, wall_s, rule=rule)
     if solution is not None:
         result = replace(
             result,

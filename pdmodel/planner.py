@@ -29,19 +29,25 @@ from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.replay import engine
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import Policy, QueuePolicy
-from pdmodel.resolve import ResolvedScenario, load_scenario, prices
+from pdmodel.resolve import ResolvedScenario, load_scenario, prices, resolve_scenario
+from pdmodel.scenario import Scenario
+from pdmodel.timeline import residual
 from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
+from pdmodel.timeline.residual import PiecewiseConstant
 from pdmodel.transfer.build import build_flows
 from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall, price_of_prefill
 
+ScenarioLike = str | os.PathLike[str] | Scenario | ResolvedScenario
+"""Name of a shipped scenario, path of a file, a scenario as written, or a resolved one."""
 
-def plan(scenario: str | os.PathLike[str] | ResolvedScenario, *, progress: Callable[[str], None] | None = None) -> Plan:
+
+def plan(scenario: ScenarioLike, *, progress: Callable[[str], None] | None = None) -> Plan:
     """Plan the KV transfers of a scenario and say whether planning them is worth it.
 
     Parameters
     ----------
-    scenario: name of a shipped scenario, path of a scenario file, or a resolved one.
+    scenario: name of a shipped scenario, path of a scenario file, a `Scenario` as written, or a resolved one.
     progress: told what is being done, for long work.
 
     Raises
@@ -49,7 +55,7 @@ def plan(scenario: str | os.PathLike[str] | ResolvedScenario, *, progress: Calla
     InputError, CoverageError: something in the files is wrong or not covered. SolverError: no optimum.
 
     """
-    resolved = scenario if isinstance(scenario, ResolvedScenario) else load_scenario(scenario)
+    resolved = _resolved(scenario)
     timeline = build_timeline(resolved)
     data = AllocationData.build(timeline, build_flows(resolved, timeline), prices(resolved))
     sharing = resolved.spec.sharing
@@ -59,7 +65,7 @@ def plan(scenario: str | os.PathLike[str] | ResolvedScenario, *, progress: Calla
 
 
 def simulate(
-    what: str | os.PathLike[str] | ResolvedScenario | AllocationData,
+    what: ScenarioLike | AllocationData,
     policy: Policy | str,
     *,
     kv_weight: float = 1.0,
@@ -67,12 +73,18 @@ def simulate(
     jitter: tuple[float, int] | None = None,
     record: bool = False,
 ) -> Replay:
-    """Replay a scenario (name, path, resolved) or a record under a policy; see `pdmodel.replay.engine.simulate`."""
+    """Replay a scenario (as `plan` takes it) or a record under a policy; see `pdmodel.replay.engine.simulate`."""
     if not isinstance(what, AllocationData):
-        resolved = what if isinstance(what, ResolvedScenario) else load_scenario(what)
+        resolved = _resolved(what)
         timeline = build_timeline(resolved)
         what = AllocationData.build(timeline, build_flows(resolved, timeline), prices(resolved))
     return engine.simulate(what, policy, kv_weight=kv_weight, interference=interference, jitter=jitter, record=record)
+
+
+def residual_bandwidth(what: ScenarioLike | Timeline, port: str) -> PiecewiseConstant:
+    """What collectives leave of a port over time, of a scenario or its timeline; see `timeline.residual`."""
+    timeline = what if isinstance(what, Timeline) else build_timeline(_resolved(what))
+    return residual.residual_bandwidth(timeline, port)
 
 
 def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData, choice: Choice) -> Plan:
@@ -134,3 +146,9 @@ def earliest(resolved: ResolvedScenario, timeline: Timeline) -> AllocationData:
     transfer = resolved.spec.transfer.model_copy(update={"release_after": ReleaseAfter.KV_WRITE, "early_send": True})
     eager = replace(resolved, spec=resolved.spec.model_copy(update={"transfer": transfer}))
     return AllocationData.build(timeline, build_flows(eager, timeline), prices(eager))
+
+
+def _resolved(scenario: ScenarioLike) -> ResolvedScenario:
+    if isinstance(scenario, ResolvedScenario):
+        return scenario
+    return resolve_scenario(scenario) if isinstance(scenario, Scenario) else load_scenario(scenario)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.costs.moe import EpExchange
@@ -115,13 +116,13 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
 
     """
     with _at(file, "llm"):
-        arch = with_weights(load_llm(spec.llm), spec.weight_dtype)
+        arch = with_weights(load_llm(_beside(spec.llm, file)), spec.weight_dtype)
     with _at(file, "prefill.engine"):
-        engine = load_engine(spec.prefill.engine)
+        engine = load_engine(_beside(spec.prefill.engine, file))
     with _at(file, "prefill.hardware"):
-        prefill_box = Box(load_profile(spec.prefill.hardware), PREFILL_NODE)
+        prefill_box = Box(load_profile(_beside(spec.prefill.hardware, file)), PREFILL_NODE)
     with _at(file, "decode.hardware"):
-        decode_box = Box(load_profile(spec.decode.hardware), DECODE_NODE)
+        decode_box = Box(load_profile(_beside(spec.decode.hardware, file)), DECODE_NODE)
     with _at(file, "prefill"):
         prefill = _place_prefill(spec, arch, prefill_box)
     with _at(file, "decode"):
@@ -178,6 +179,23 @@ def kv_bytes_per_token_rank(arch: Architecture, kv_dtype: str, shards: int) -> f
     """Bytes of KV per token that one of ``shards`` head shards holds, all layers; each copy of a head counts [byte]."""
     total = kv_bytes_per_token(arch, kv_dtype)
     return float(total) if is_latent(arch) else total / min(shards, arch.kv_heads)
+
+
+def _beside(name: str, file: str) -> str:
+    """What a scenario names: a relative path is looked for beside the scenario, then in the working directory.
+
+    Raises
+    ------
+    InputError: a path (a slash in it, or ``.json`` at its end) at which there is nothing.
+
+    """
+    if "/" not in name and not name.endswith(".json"):
+        return name
+    path = Path(name).expanduser()
+    found = next((place for place in (Path(file).parent / path, path) if place.exists()), None)
+    if found is None:
+        raise InputError(f"{name}: no such file", expected="a path from the scenario's folder or from here, or a name")
+    return str(found)
 
 
 @contextmanager

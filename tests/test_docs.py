@@ -1,5 +1,6 @@
 """What the pages say about the code is true: links lead somewhere, names exist, exit codes are the errors' own."""
 
+import doctest
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,8 @@ from pdmodel import errors
 from pdmodel.allocation.terms import Term
 from pdmodel.engines.spec import EngineSpec
 from pdmodel.hardware.profile import HardwareProfile
+from pdmodel.planner import plan
+from pdmodel.replay.policies import NAMED
 from pdmodel.resolve import resolve_scenario
 from pdmodel.scenario import Scenario
 
@@ -85,12 +88,32 @@ def test_every_key_of_a_file_is_documented(spec: type[BaseModel], depth: int) ->
     assert not keys - documented
 
 
-def test_example_of_a_scenario_is_legal() -> None:
+def test_examples_of_files_are_legal(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
-    examples = re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)
-    assert examples
-    for example in examples:
-        resolve_scenario(Scenario.parse(json.loads(example)))
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)]
+    boxes = [example for example in examples if "tree" in example]
+    scenarios = [example for example in examples if "requests" in example]
+    assert len(boxes) == len(scenarios) == 1
+    assert len(examples) == 2
+    file = tmp_path / "my_box.json"
+    file.write_text(json.dumps(boxes[0]), encoding="utf-8")
+    resolve_scenario(Scenario.parse(scenarios[0]))
+    for side in ("prefill", "decode"):
+        scenarios[0][side]["hardware"] = "my_box.json"
+    found = plan(resolve_scenario(Scenario.parse(scenarios[0]), str(tmp_path / "my_turn.json")))
+    assert found.data.volume_bytes.sum() > 0
+    assert any("compute constants of my_box" in sentence for sentence in found.assumed)
+
+
+def test_python_page_runs() -> None:
+    failed, attempted = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False)
+    assert attempted > 30
+    assert not failed
+
+
+def test_every_policy_is_documented() -> None:
+    page = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    assert not {name for name in [*NAMED, "cap", "plan"] if f"`{name}`" not in page}
 
 
 def test_every_term_of_the_programs_is_documented() -> None:

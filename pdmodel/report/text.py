@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pdmodel.answer import Rule, VerdictKind
 from pdmodel.report.document import Document, Section, table
 from pdmodel.report.export import plan_records, plan_to_dict
 from pdmodel.report.schedule import rates_section, schedule_section
@@ -31,6 +32,12 @@ TOP_PORTS = 8
 TOP_FLOWS = 8
 BESIDE = " beside "
 NEARLY = 0.9
+MEANING = {
+    "strict": "KV takes only what collectives leave of a port",
+    "residual_edf": "KV takes only what collectives leave of a port, earliest due first",
+    "after_prefill": "sends wait until the prefill of their request has ended",
+}
+PACED = (Rule.CONTENDED, Rule.OVERDRAFT)
 
 
 def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False) -> Document:
@@ -98,7 +105,8 @@ def _times(plan: Plan, *, full: bool) -> Section:
     note = "Worst request; (low .. high): band over arbitration weights and interference."
     if plan.references:
         note += f" Not policies but references: {', '.join(policy.name for policy in plan.references)}."
-    notes = tuple(f"{policy.name}: {policy.note}" for policy in everyone if policy.note)
+    told = {policy.name: policy.note or MEANING.get(policy.name, "") for policy in everyone}
+    notes = tuple(f"{name}: {text}" for name, text in told.items() if text)
     hidden = len(plan.policies) - len(shown)
     if hidden:
         note += f" {hidden} more policies: --full."
@@ -168,7 +176,10 @@ def _ports(plan: Plan, *, full: bool) -> Section:
 def _settings(plan: Plan) -> Section:
     title = "What to set: knobs"
     if not plan.settings:
-        return Section(title, text=("Nothing: leave the defaults.",))
+        nothing = "Nothing: leave the defaults."
+        if plan.verdict.kind is VerdictKind.HEADROOM and any(row.rule in PACED for row in plan.schedule):
+            nothing += " The rates above are the plan's; the verdict is that they are not worth setting."
+        return Section(title, text=(nothing,))
     sides = {"P": "prefill side", "D": "decode side", "both": "both sides"}
     lines = [
         f"{setting.name} = {setting.value}{' ' + setting.unit if setting.unit else ''} "

@@ -114,6 +114,26 @@ def test_files_that_are_no_scenario(tmp_path: Path) -> None:
         load_scenario("agentic_turn")
 
 
+def test_paths_are_found_beside_the_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pdmodel.resources import resolve
+
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    box = json.loads(resolve("hardware_profiles", "rtx_pro_6000_wrx90_two_roots").read_text())
+    (mine / "box.json").write_text(json.dumps(box | {"name": "beside_it"}))
+    scenario = json.loads(resolve("scenarios", "agentic_turn_pcie").read_text())
+    scenario["prefill"]["hardware"] = "box.json"
+    (mine / "turn.json").write_text(json.dumps(scenario))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "box.json").write_text(json.dumps(box | {"name": "in_the_working_directory"}))
+    assert load_scenario("mine/turn.json").prefill_box.profile.name == "beside_it"
+    (mine / "box.json").unlink()
+    assert load_scenario("mine/turn.json").prefill_box.profile.name == "in_the_working_directory"
+    (tmp_path / "box.json").unlink()
+    with pytest.raises(InputError, match=r"^mine/turn\.json: prefill\.hardware: box\.json: no such file"):
+        load_scenario("mine/turn.json")
+
+
 def test_a_broken_profile_is_named_as_its_own_file(tmp_path: Path) -> None:
     from pdmodel.resources import resolve
 

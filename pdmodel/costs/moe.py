@@ -23,14 +23,16 @@ class EpExchange(StrEnum):
     """How tokens reach their experts.
 
     all_reduce: they do not travel; every rank has all tokens, and the all-reduce after the block (counted with TP) adds
-    up. all_gather_reduce_scatter: vLLM's default on PCIe. all_to_all: NCCL, a copy per expert. dedup: a copy per
-    *rank* (DeepEP). fused: one kernel, a copy per expert, the exchange spread over the compute (DeepGEMM mega-MoE).
+    up. all_gather_reduce_scatter: vLLM's default on PCIe. all_to_all: NCCL, a copy per expert. dedup: a copy per *rank*
+    (DeepEP's normal kernels). low_latency: a copy per expert (DeepEP's kernels for decode). fused: one kernel, a copy
+    per expert, the exchange spread over the compute (DeepGEMM mega-MoE).
     """
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER_REDUCE_SCATTER = "all_gather_reduce_scatter"
     ALL_TO_ALL = "all_to_all"
     DEDUP = "dedup"
+    LOW_LATENCY = "low_latency"
     FUSED = "fused"
 
 
@@ -113,8 +115,8 @@ def ep_exchange(kind: str, routing: Routing, gpus: Sequence[int], box: Box) -> t
 
     Equation, with T tokens a rank, n ranks, row bytes r_d (out) and r_c (back):
     all_reduce: nothing. all_gather_reduce_scatter: all-gather of n T r_d, reduce-scatter of n T r_c. all_to_all: T k r.
-    dedup: T E_R r, E_R = `expected_distinct_ranks`. fused: T k r with no scales, on the wire for V/C of the slowest
-    port (see `fused_moe` for the time of the whole kernel). Of each, (n-1)/n leaves the GPU.
+    dedup: T E_R r, E_R = `expected_distinct_ranks`. low_latency: T k r. fused: T k r with no scales, on the wire for
+    V/C of the slowest port (see `fused_moe` for the time of the whole kernel). Of each, (n-1)/n leaves the GPU.
 
     Parameters
     ----------
@@ -159,6 +161,10 @@ def ep_exchange(kind: str, routing: Routing, gpus: Sequence[int], box: Box) -> t
         copies = tokens * expected_distinct_ranks(routing.experts, routing.top_k, ranks)
         dispatch = collective("dispatch", copies * out, gpus, box, "deepep")
         return dispatch, collective("combine", copies * back, gpus, box, "deepep")
+    if exchange is EpExchange.LOW_LATENCY:
+        sent = tokens * routing.top_k
+        dispatch = collective("dispatch", sent * out, gpus, box, "deepep_ll")
+        return dispatch, collective("combine", sent * back, gpus, box, "deepep_ll")
     sizes = fused_bytes(routing)
     return _flat("dispatch", sizes[0], gpus, box), _flat("combine", sizes[1], gpus, box)
 

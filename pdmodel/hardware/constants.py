@@ -43,12 +43,15 @@ class CollectiveOperation(StrEnum):
 class Implementation(StrEnum):
     """Whose kernel runs: NCCL's, the engine's custom all-reduce (vLLM's; SGLang's is the same), DeepEP's exchange.
 
+    ``deepep_ll``: DeepEP's low-latency kernels.
+
     ``deepgemm``: the exchange inside DeepGEMM's fused kernel; it has no constants of its own.
     """
 
     NCCL = "nccl"
     VLLM_CUSTOM = "vllm_custom"
     DEEPEP = "deepep"
+    DEEPEP_LL = "deepep_ll"
     DEEPGEMM = "deepgemm"
 
 

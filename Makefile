@@ -1,6 +1,7 @@
 # All that a new machine needs is make and Python >= 3.11:
 #   make plan    plan the flagship scenario        make test    every check, as CI runs it
-#   make bench   start-up and plan times           make readme  renew the output that README.md quotes
+#   make verify  errors of the published tables    make bench   start-up and plan times
+#   make docs    renew what README.md and docs/ quote of pdmodel's output
 #   make clean   remove what the others made
 # PYTHON=python3.12 chooses the interpreter, SCENARIO=name_or_path the scenario of `make plan`.
 
@@ -12,7 +13,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan test lint types imports unit bench readme clean
+.PHONY: help install plan test lint types imports unit verify bench docs readme clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -53,8 +54,11 @@ unit: $(INSTALLED)
 bench: $(INSTALLED)
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# What README.md quotes of pdmodel's output, run again.
-readme: $(INSTALLED)
+verify: $(INSTALLED)
+	@$(BIN)/pdmodel verify
+
+# What README.md and the pages quote of pdmodel's output, run again.
+docs readme: $(INSTALLED)
 	$(BIN)/python docs/refresh.py
 
 clean:

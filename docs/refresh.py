@@ -4,24 +4,16 @@ A quoted block stands between ``<!-- quote: NAME -->`` and ``<!-- end -->``. The
 compare: the words must be the same, numbers may differ by a per cent.
 """
 
-import csv
 import json
 import os
 import re
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
 
-from pdmodel.costs.collectives import collective
-from pdmodel.costs.step import decode_step, prefill_pass
-from pdmodel.hardware.catalog import load_profile
-from pdmodel.hardware.topology import Box
-from pdmodel.llm.catalog import load_llm
-from pdmodel.llm.dtypes import KvDtype, WeightDtype
+from pdmodel.verification import BandResult, read_tables
+from pdmodel.verification.results import compare, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "validation.md")
@@ -55,58 +47,36 @@ def scenarios() -> str:
     return "\n".join(rows) + "\n"
 
 
-def published(name: str) -> Iterator[dict[str, str]]:
-    """The rows of a table of published figures."""
-    with (ROOT / "tests" / "published" / f"{name}.csv").open(newline="", encoding="utf-8") as lines:
-        yield from csv.DictReader(lines)
+def published_tables() -> str:
+    """Errors of every published table by group and size, with the limits, and where each table comes from."""
+    _, _, text = run("verify", "--format", "markdown").partition("\n\n")
+    return text.replace("## ", "### ").strip() + "\n"
 
 
 def collective_errors() -> str:
-    """Errors of collectives, by box and operation and by size of the message."""
-    errors: dict[tuple[str, ...], tuple[list[float], list[float], list[float]]] = defaultdict(lambda: ([], [], []))
-    boxes: dict[str, Box] = {}
-    for row in published("collectives"):
-        box = boxes.setdefault(row["profile"], Box(load_profile(row["profile"]), "P"))
-        size = float(row["size_bytes"])
-        cost = collective(row["operation"], size, range(int(row["ranks"])), box, row["implementation"])
-        band = 0 if size <= 1 << 16 else 1 if size <= 1 << 22 else 2
-        key = row["profile"], row["implementation"], row["operation"]
-        errors[key][band].append(abs(cost.time_s / (float(row["time_us"]) * 1e-6) - 1))
-    head = "| box | implementation | operation | rows | mean up to 64 KiB | up to 4 MiB | above | worst above |"
-    lines = [head, "|---|---|---|---|---|---|---|---|"]
-    for key, bands in sorted(errors.items()):
-        means = [f"{mean(band):.1%}" if band else "–" for band in bands]
-        worst = f"{max(bands[2]):.1%}" if bands[2] else "–"
-        lines.append("| " + " | ".join([*key, str(sum(map(len, bands))), *means, worst]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def step_errors() -> str:
-    """Errors of the compute time of whole passes, by kind of LLM, data type and phase."""
-    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for row in published("step_times"):
-        arch, profile = load_llm(row["llm"]), load_profile(row["profile"])
-        weights = WeightDtype(row["weight_dtype"])
-        stored = {"attention": weights, "mlp": weights, "experts": weights, "shared_expert": weights}
-        arch = replace(arch, dtypes=replace(arch.dtypes, **stored, other=WeightDtype.BF16, block=None))
-        cut = {"tp_size": int(row["tp"]), "ep_size": int(row["ep"]), "kv_dtype": KvDtype(row["kv_dtype"])}
-        if row["phase"] == "prefill":
-            cost = prefill_pass(arch, profile, int(row["new_tokens"]), **cut)
-        else:
-            cost = decode_step(arch, profile, int(row["batch"]), int(row["context_tokens"]), **cut)
-        kind = "mixture of experts" if arch.moe else "dense"
-        errors[kind, row["weight_dtype"], row["phase"]].append(abs(cost.time_s * 1e3 / float(row["compute_ms"]) - 1))
-    lines = ["| LLM | weights | phase | rows | mean | worst |", "|---|---|---|---|---|---|"]
-    for key, found in sorted(errors.items()):
-        lines.append("| " + " | ".join([*key, str(len(found)), f"{mean(found):.1%}", f"{max(found):.1%}"]) + " |")
+    """Errors of collectives, by box, implementation and operation and by size of the message."""
+    (table,) = read_tables(("collectives",))
+    finer = table.model_copy(update={"group_by": ("profile", "implementation", "operation"), "limits": ()})
+    names = [finer.band(size) for size in (*finer.bands_bytes, finer.bands_bytes[-1] + 1)]
+    found: dict[tuple[str, ...], dict[str, BandResult]] = {}
+    for band in evaluate(finer, compare(finer)).bands:
+        found.setdefault(tuple(band.keys.values()), {})[band.band] = band
+    lines = [
+        "| box | implementation | operation | rows | " + " | ".join(names) + " | worst |",
+        "|---" * (5 + len(names)) + "|",
+    ]
+    for key, bands in sorted(found.items()):
+        means = [f"{bands[name].mean:.1%}" if name in bands else "–" for name in names]
+        rows, worst = sum(band.rows for band in bands.values()), max(band.worst for band in bands.values())
+        lines.append("| " + " | ".join([*key, str(rows), *means, f"{worst:.1%}"]) + " |")
     return "\n".join(lines) + "\n"
 
 
 QUOTES: dict[str, Callable[[], str]] = {
     "first-screen": first_screen,
     "scenarios": scenarios,
+    "published-tables": published_tables,
     "collective-errors": collective_errors,
-    "step-errors": step_errors,
 }
 
 

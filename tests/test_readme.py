@@ -35,7 +35,7 @@ def test_every_quote_is_used() -> None:
 @pytest.mark.parametrize("name", sorted(REFRESH.QUOTES))
 def test_quotes_are_current(name: str) -> None:
     now, quoted = REFRESH.QUOTES[name](), QUOTED[name]
-    hint = "run `make readme` and read what has changed"
+    hint = "run `make docs` and read what has changed"
     # Column widths may follow the digits, so runs of blanks and rules count as one.
     words = [" ".join(NUMBER.sub("#", text).split()) for text in (now, quoted)]
     assert words[0] == words[1], hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ _EVIDENCE = {
     "foretold": "foretold, nothing was fitted to it",
     "exact": "follows from a definition",
 }
+MOST_SOURCES = 5
 HEAD = ["table", "~rows of", "size", ">rows", ">mean", ">limit", ">worst", ">limit", "kept"]
 
 
@@ -92,11 +94,11 @@ def _share(value: float | None) -> str:
 
 
 def _about(result: TableResult) -> str:
-    table = result.table
-    sources = "; ".join(result.sources[:4]) + (
-        f"; and {len(result.sources) - 4} more" if len(result.sources) > 4 else ""
-    )
-    return f"{table.name}: {table.what} ({_EVIDENCE[table.evidence.value]}). Source: {sources}"
+    # A remark in brackets at the end tells rows of one source apart.
+    sources = list(dict.fromkeys(re.sub(r" \(.*\)$", "", source) for source in result.sources))
+    more = f"; and {len(sources) - MOST_SOURCES} more" if len(sources) > MOST_SOURCES else ""
+    evidence = _EVIDENCE[result.table.evidence.value]
+    return f"{result.table.name}: {result.table.what} ({evidence}). Source: {'; '.join(sources[:MOST_SOURCES])}{more}"
 
 
 def _worst_section(results: Sequence[TableResult]) -> Section:

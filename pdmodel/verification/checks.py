@@ -31,7 +31,7 @@ from pdmodel.resources import data_folder
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.breakdown import Group, Setting, prefill_breakdown
 from pdmodel.units import GB, MS, US
-from pdmodel.verification.tables import Comparison, PublishedTable, Row
+from pdmodel.verification.tables import Comparison, PublishedTable, Row, source_of
 
 Check = Callable[[PublishedTable, Sequence[Row]], Iterable[Comparison]]
 _SHIPPED_CONSTANTS = {"mooncake_vllm": MOONCAKE_VLLM, "mooncake_sglang": MOONCAKE_SGLANG}
@@ -65,7 +65,7 @@ def collective_time(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comp
             predicted=cost.time_s,
             published=float(row["time_us"]) * US,
             keys=_keys(table, row),
-            source=row["source"],
+            source=source_of(row),
             size_bytes=size,
         )
 
@@ -101,7 +101,7 @@ def step_compute(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Compari
             predicted=step_cost(row).time_s,
             published=float(row["compute_ms"]) * MS,
             keys=_keys(table, row, kind="mixture of experts" if load_llm(row["llm"]).moe else "dense"),
-            source=row["source"],
+            source=source_of(row),
         )
 
 
@@ -119,7 +119,7 @@ def prefill_parts(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Compar
             predicted=predicted[row["quantity"]],
             published=float(row["value_ms"]) * MS,
             keys=_keys(table, row),
-            source=row["source"],
+            source=source_of(row),
         )
 
 
@@ -139,7 +139,7 @@ def llm_facts(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison
                 predicted=predicted,
                 published=float(published),
                 keys=_keys(table, row, quantity),
-                source=row["source"],
+                source=source_of(row),
             )
 
 
@@ -164,7 +164,7 @@ def fused_moe_rates(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comp
                 predicted=predicted,
                 published=float(row[quantity]),
                 keys=_keys(table, row, quantity),
-                source=row["source"],
+                source=source_of(row),
                 rounding=0.5,
             )
 
@@ -186,7 +186,7 @@ def kv_transfer(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparis
             predicted=predicted,
             published=published,
             keys=_keys(table, row),
-            source=row["source"],
+            source=source_of(row),
             size_bytes=size,
         )
 
@@ -219,7 +219,7 @@ def flows_together(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Compa
             predicted=total_bytes_per_s(box, found),
             published=float(row["total_gb_per_s"]) * GB,
             keys=_keys(table, row),
-            source=row["source"],
+            source=source_of(row),
             limit=float(row[table.limit_column]) if table.limit_column else None,
         )
 
@@ -261,7 +261,7 @@ def ring_beside_transfer(table: PublishedTable, rows: Sequence[Row]) -> Iterator
                 predicted=predicted,
                 published=float(row[quantity]),
                 keys=_keys(table, row, quantity),
-                source=row["source"],
+                source=source_of(row),
             )
 
 

@@ -156,6 +156,12 @@ def read_rows(table: PublishedTable, folder: Path | None = None) -> list[Row]:
     return [row for row in rows if all(row[column] == value for column, value in table.select.items())]
 
 
+def source_of(row: Row) -> str:
+    """Where a row's figure is from, led by the notice that its licence asks for."""
+    notice = row.get("notice") or ""
+    return row["source"] if not notice or row["source"].startswith(notice) else f"{notice}: {row['source']}"
+
+
 def _size(size_bytes: int) -> str:
     for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size_bytes % scale == 0:

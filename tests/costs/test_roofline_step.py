@@ -4,21 +4,20 @@ import csv
 import gzip
 import time
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
 import pytest
 
-from pdmodel.costs.step import PassCost, decode_step, prefill_pass
+from pdmodel.costs.step import decode_step, prefill_pass
 from pdmodel.hardware.catalog import load_profile
 from pdmodel.hardware.compute import LaunchConstants
 from pdmodel.hardware.profile import HardwareProfile
-from pdmodel.llm.architecture import Architecture, WeightDtypes
 from pdmodel.llm.catalog import load_llm
-from pdmodel.llm.dtypes import KvDtype, WeightDtype
 from pdmodel.llm.operators import CpLayout, Stage
 from pdmodel.spec import SourceKind
+from pdmodel.verification.checks import step_cost
+from pdmodel.verification.tables import read_rows, read_tables
 
 STEPS = Path(__file__).parents[3] / "shared" / "data" / "step_times" / "dev.csv.gz"
 PROFILES = {
@@ -33,57 +32,6 @@ LLMS = {
     "Qwen/Qwen3-32B": "qwen3-32b",
     "meta-llama/Meta-Llama-3.1-70B": "llama-3.1-70b",
 }
-TABLE = Path(__file__).parents[1] / "published" / "step_times.csv"
-
-
-def rows() -> list[dict[str, str]]:
-    with TABLE.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def stored_as(arch: Architecture, dtype: WeightDtype) -> Architecture:
-    return replace(arch, dtypes=WeightDtypes(dtype, dtype, dtype, dtype, WeightDtype.BF16))
-
-
-def predicted(row: dict[str, str]) -> PassCost:
-    arch = stored_as(load_llm(row["llm"]), WeightDtype(row["weight_dtype"]))
-    profile, kv_dtype = load_profile(row["profile"]), KvDtype(row["kv_dtype"])
-    tp, ep = int(row["tp"]), int(row["ep"])
-    if row["phase"] == "prefill":
-        return prefill_pass(arch, profile, int(row["new_tokens"]), tp_size=tp, ep_size=ep, kv_dtype=kv_dtype)
-    context = int(row["context_tokens"])
-    return decode_step(arch, profile, int(row["batch"]), context, tp_size=tp, ep_size=ep, kv_dtype=kv_dtype)
-
-
-def errors() -> dict[tuple[str, str, str], list[float]]:
-    """Relative errors by (dense | moe, dtype, phase)."""
-    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for row in rows():
-        kind = "moe" if load_llm(row["llm"]).moe else "dense"
-        error = predicted(row).time_s * 1e3 / float(row["compute_ms"]) - 1
-        found[kind, row["weight_dtype"], row["phase"]].append(error)
-    return found
-
-
-def test_mean_and_worst_errors_of_a_pass() -> None:
-    # Mean absolute and worst error, little above what the fit leaves, so that a slip in a formula or a file shows. The
-    # worst are FP8 on B200 (erratic tables: m = 1 takes longer than m = 128), small MoE batches on cards whose cache
-    # holds several experts, and prompts of 1,024 tokens, where the tables add 13-40 us a layer by formula.
-    limits = {
-        ("dense", "bf16", "prefill"): (0.05, 0.16),
-        ("dense", "bf16", "decode"): (0.05, 0.15),
-        ("dense", "fp8", "prefill"): (0.06, 0.17),
-        ("dense", "fp8", "decode"): (0.09, 0.34),
-        ("moe", "bf16", "prefill"): (0.07, 0.20),
-        ("moe", "bf16", "decode"): (0.07, 0.18),
-        ("moe", "fp8", "prefill"): (0.06, 0.12),
-        ("moe", "fp8", "decode"): (0.16, 0.48),
-    }
-    found = errors()
-    assert set(found) == set(limits)
-    for key, (average, worst) in limits.items():
-        assert mean(abs(error) for error in found[key]) <= average, key
-        assert max(abs(error) for error in found[key]) <= worst, key
 
 
 @pytest.mark.skipif(not STEPS.exists(), reason="the folder of step times is not beside the repository")
@@ -109,9 +57,10 @@ def test_errors_over_all_clean_dense_bf16_steps() -> None:
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_qwen3_32b_on_rtx_pro_6000(tp: int) -> None:
-    key = ("rtx_pro_6000_server", "qwen3-32b", "8192", str(tp))
-    row = next(row for row in rows() if (row["profile"], row["llm"], row["new_tokens"], row["tp"]) == key)
-    cost = predicted(row)
+    (table,) = read_tables(("step_times",))
+    wanted = {"profile": "rtx_pro_6000_server", "llm": "qwen3-32b", "new_tokens": "8192", "tp": str(tp)}
+    row = next(row for row in read_rows(table) if wanted.items() <= row.items())
+    cost = step_cost(row)
     assert cost.time_s * 1e3 == pytest.approx(float(row["compute_ms"]), rel=0.05)
     assert cost.source in (SourceKind.MEASURED, SourceKind.DERIVED)
 

@@ -28,31 +28,6 @@ def figure(value: float) -> dict[str, Any]:
     return {"value": value, "source": "p2p"}
 
 
-def three_switches() -> Box:
-    """Two root switches in one fabric, seen as one switch with four leaves of 2 GPUs, 54.3 GB/s a link."""
-    raw = raw_profile()
-    link = {"egress_gb_per_s": figure(54.3), "ingress_gb_per_s": figure(54.3)}
-    raw["links"]["gpu"], raw["links"]["uplink"] = link, {"up_gb_per_s": figure(54.3), "down_gb_per_s": figure(54.3)}
-    raw["nics"] = None
-    raw["tree"] = {
-        "sockets": ["socket0"],
-        "root_ports": [{"name": "root_port0", "socket": "socket0"}],
-        "switches": [{"name": "fabric", "under": "root_port0"}]
-        + [{"name": f"leaf{k}", "under": "fabric", "gpus": [2 * k, 2 * k + 1]} for k in range(4)],
-    }
-    return box_of(raw)
-
-
-def turin() -> Box:
-    """GPUs on root ports of two sockets; links as one flow measures them, no limit known on a root complex."""
-    raw = raw_profile("rtx_pro_6000_server")
-    raw["sources"]["p2p"] = {"kind": "measured", "ref": "P2P writes of one flow"}
-    raw["links"]["gpu"] = {"egress_gb_per_s": figure(56.57), "ingress_gb_per_s": figure(56.57)}
-    raw["links"]["inter_socket_gb_per_s"] = figure(50.97)
-    raw["tree"]["root_complexes"], raw["bound_by"] = [], []
-    return box_of(raw)
-
-
 def with_flags(name: str = "rtx_pro_6000_wrx90_two_roots", node: str = "P", **flags: Any) -> Box:
     raw = raw_profile(name)
     raw["flags"] |= flags

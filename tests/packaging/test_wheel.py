@@ -65,6 +65,12 @@ def test_wheel_holds_the_data_files(wheel: Path) -> None:
         wanted = {f"{inside}/{path.name}" for path in folder.glob("*.json")}
         assert wanted, f"{folder} holds no JSON file"
         assert wanted <= names, sorted(wanted - names)
+    published = ROOT / "tests" / "published"
+    tables = {
+        path.relative_to(published).as_posix() for path in published.rglob("*") if path.suffix in {".csv", ".json"}
+    }
+    assert {"limits.json", "collectives.csv"} <= tables
+    assert {f"pdmodel/published/{name}" for name in tables} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert any(name.endswith(".dist-info/licenses/NOTICE") for name in names)
     assert not [name for name in names if name.startswith("tests/")]
@@ -105,3 +111,9 @@ def test_wheel_lists_profiles_and_plans(installed: Path, tmp_path: Path) -> None
     expected = json.loads((ROOT / "scenarios" / f"{PLANNED}.json").read_text(encoding="utf-8"))["expected_verdict"]
     plan = json.loads(run(installed / "pdmodel", "plan", PLANNED, "--format", "json", cwd=tmp_path))
     assert plan["verdict"]["kind"] == expected
+
+
+def test_wheel_runs_the_published_tables(installed: Path, tmp_path: Path) -> None:
+    found = json.loads(run(installed / "pdmodel", "verify", "--format", "json", cwd=tmp_path))
+    assert found["within_limits"] is True
+    assert len(found["tables"]) >= 8

@@ -15,7 +15,7 @@ from pdmodel.report.validation import broken_limits
 from pdmodel.resources import data_folder, names, resolve
 from pdmodel.verification import Comparison, PublishedTable, read_tables, verify
 from pdmodel.verification.results import compare, evaluate
-from pdmodel.verification.tables import read_manifest
+from pdmodel.verification.tables import read_manifest, read_rows
 
 TABLES = [table.name for table in read_tables()]
 
@@ -49,6 +49,13 @@ def test_figures_of_aiconfigurator_keep_their_notice() -> None:
                     assert "aiconfigurator, NVIDIA, Apache-2.0" in {row["source"][:34], row.get("notice", "")}, (
                         path.name
                     )
+
+
+def test_totals_of_flows_are_their_sum() -> None:
+    (flows,) = read_tables(("pcie_multiflow",))
+    for row in read_rows(flows):
+        total = int(row["flows"]) * float(row["per_flow_gb_per_s"])
+        assert float(row["total_gb_per_s"]) == pytest.approx(total, rel=0.02)
 
 
 def test_names_of_published_tables() -> None:

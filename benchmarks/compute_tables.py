@@ -1,4 +1,4 @@
-"""Tables of kernel times (aiconfigurator, NVIDIA, Apache-2.0) as rows of shapes, and the package's formulas over them."""
+"""Tables of kernel times (aiconfigurator, NVIDIA, Apache-2.0) as rows of shapes, and the formulas over them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ SYSTEMS = {
     "h200_sxm": ("h200_nvlink_2nic",),
     "b200_sxm": ("b200_8nic",),
 }
-# A100-SXM4-80GB, of which no profile is shipped: NVIDIA's data sheet, 312 dense BF16 TFLOPS and 2039 GB/s.
+# A100-SXM4-80GB, of which no profile is shipped: peaks of aiconfigurator-core 0.12.0, systems/a100_sxm.yaml.
 A100_PEAKS = ({"bf16": 312e12}, 2039e9)
+# Multiprocessors of the GPUs whose tables show waves of tiles: NVIDIA's architecture papers of Ampere and Blackwell.
+WAVES = {"rtx_pro_6000_server": 188, "a100_sxm": 108}
+RTX_5090_MULTIPROCESSORS = 170  # which takes the constants of the RTX PRO 6000
 GDDR = ("rtx_pro_6000_server", "l40s")
 HOPPER = ("h100_sxm", "h200_sxm")
 QUANT = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block"}
@@ -68,7 +71,7 @@ def load_steps(folder: Path) -> pd.DataFrame:
 
 
 def load_ops(folder: Path, backend: str = "vllm") -> pd.DataFrame:
-    """Ops of the steps of one backend with the columns of their step; what the source derived or guessed is left out."""
+    """Ops of one backend with the columns of their step; what the source derived or guessed is left out."""
     steps = load_steps(folder)
     steps = steps[(steps.backend == backend) & ~steps["flags"].str.contains("prefix_derived|gemm_extrap|a2a_estimated")]
     ops = pd.read_csv(folder / "dev_ops.csv.gz", low_memory=False).merge(steps[STEP_COLUMNS], on="row_id")
@@ -119,7 +122,7 @@ def gemm_s(constants: compute.GemmConstants, rows: Columns, system: System, dtyp
     m, n, k = rows["m"], rows["n"], rows["k"]
     size = (m * k + k * n) * WEIGHT_BYTES[dtype] + 2 * m * n
     peaks = {"flop_per_s": system.peak(dtype), "bytes_per_s": system.bytes_per_s}
-    found = roofline.gemm_s(2 * m * n * k, size, k, constants=constants, **peaks)
+    found = roofline.gemm_s(m, n, k, size, constants=constants, **peaks) + constants.call_us * 1e-6
     if constants.quantise is not None:
         found = found + roofline.quantise_s(m, k, bytes_per_s=system.bytes_per_s, constants=constants.quantise)
     return found

@@ -131,6 +131,11 @@ class Device:
         """The same, per pass [s]."""
         return self.constants.launch.pass_us * US if self.constants.launch else 0.0
 
+    @property
+    def eager_calls(self) -> bool:
+        """Whether matrix products are launched one by one and each takes its ``call_us``."""
+        return self.constants.launch is not None and self.constants.launch.eager_calls
+
 
 def _cache_keys(dtype: KvDtype) -> tuple[str, ...]:
     if dtype not in _CACHE_KEYS:

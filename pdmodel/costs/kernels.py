@@ -14,6 +14,7 @@ from pdmodel.costs.roofline import (
 )
 from pdmodel.llm.dtypes import WeightDtype
 from pdmodel.llm.operators import Operation, OperationKind, causal_pairs
+from pdmodel.units import US
 
 
 def operation_s(operation: Operation, device: Device) -> Estimate:
@@ -53,13 +54,17 @@ def operation_s(operation: Operation, device: Device) -> Estimate:
 def _gemm(operation: Operation, device: Device) -> Estimate:
     constants, kind = device.gemm(operation.dtype)
     time_s = gemm_s(
-        operation.flop,
-        operation.size_bytes,
+        operation.m,
+        operation.n,
         operation.k,
+        operation.size_bytes,
+        copies=operation.flop / (2.0 * operation.m * operation.n * operation.k) if operation.flop > 0 else 1.0,
         flop_per_s=device.peak_flop_per_s(operation.dtype),
         bytes_per_s=device.bytes_per_s,
         constants=constants,
     )
+    if device.eager_calls:
+        time_s += constants.call_us * US
     if constants.quantise is not None:
         time_s += quantise_s(operation.m, operation.k, bytes_per_s=device.bytes_per_s, constants=constants.quantise)
     return Estimate(float(time_s), kind)

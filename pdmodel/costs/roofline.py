@@ -19,6 +19,7 @@ from pdmodel.hardware.compute import (
     MoeConstants,
     PrefillAttentionConstants,
     QuantiseConstants,
+    TileConstants,
 )
 from pdmodel.units import MB, US
 
@@ -26,6 +27,7 @@ Value = TypeVar("Value", float, NDArray[np.float64])
 
 _QUANTISE_EXPONENT = 4.0
 _CACHE_EXPONENT = 4.0
+_TILES = ((256, 128, 0), (128, 256, 0), (128, 128, 1), (128, 64, 2), (64, 128, 2), (64, 64, 3))
 _SUSTAINED_S = 300e-6  # kernels longer than this run at the lowered clock
 
 
@@ -107,44 +109,77 @@ def sustained_s(compute_s: Value, loss: float) -> Value:
     -------
     time [s].
 
-    Source: GEMM tables of aiconfigurator 0.12.0 for H100 and H200 reach 0.84 of the peak at 0.2 ms and 0.72 beyond 1 ms;
-    the 300 us are read off them, the loss is fitted.
+    Source: GEMM tables of aiconfigurator 0.12.0 for H100 and H200 reach 0.84 of the peak at 0.2 ms and 0.72 beyond
+    1 ms; the 300 us are read off them, the loss is fitted.
 
     """
     return compute_s * (1.0 + loss * compute_s / (compute_s + _SUSTAINED_S))
 
 
+def tiled_flop(rows: Value, columns: Value, depth: Value, copies: float, tiles: TileConstants | None) -> Value:
+    """Work of matrix products in whole waves of tiles: F (1 - w) + w min_t ceil(C M_t N_t/S) S 2 tm tn k/h^t.
+
+    Parameters
+    ----------
+    rows, columns, depth, copies: m, n, k of each of C products; F = 2 C m n k [count].
+    tiles: S multiprocessors, share s, h per halving; None: no waves, F itself. w = s min(1, max(0, (m - 128)/384)):
+        kernels for few rows cut along k instead.
+
+    Returns
+    -------
+    work that takes as long as the waves [FLOP]; M_t N_t tiles of tm x tn cover a product, from 256 x 128 to 64 x 64.
+
+    Source: wave quantisation, NVIDIA, Matrix Multiplication Background User's Guide; the share is fitted. It is seen in
+    the tables of A100 and RTX PRO 6000, not in those of H100, H200, B200, whose kernels are persistent.
+
+    """
+    smooth = 2.0 * copies * rows * columns * depth
+    if tiles is None:
+        return smooth
+    best: Value = smooth * np.inf
+    for height, width, halvings in _TILES:
+        count = copies * np.ceil(rows / height) * np.ceil(columns / width)
+        waves: Value = np.ceil(count / tiles.multiprocessors) * tiles.multiprocessors
+        rate = tiles.halving_efficiency**halvings
+        best = np.minimum(best, waves * (2.0 * height * width / rate) * depth)
+    weight: Value = tiles.share * np.clip((rows - 128.0) / 384.0, 0.0, 1.0)
+    return smooth + weight * (best - smooth)
+
+
 def gemm_s(
-    flop: Value,
-    size_bytes: Value,
+    rows: Value,
+    columns: Value,
     depth: Value,
+    size_bytes: Value,
     *,
+    copies: float = 1.0,
     flop_per_s: float,
     bytes_per_s: float,
     constants: GemmConstants,
 ) -> Value:
-    """Matrix product: o + o' + (c^p + r^p + (l k/1024)^p)^(1/p), c = sustained(FLOP/(e_c F)), r = read(bytes/(e_m B)).
+    """Matrix product: o + (c^p + r^p + (l k/1024)^p)^(1/p), c = sustained(FLOP/(e_c F)), r = read(bytes/(e_m B)).
 
     Parameters
     ----------
-    flop, size_bytes: 2 m n k; weights, input and output once [FLOP], [byte].
-    depth: k, inner dimension [count].
+    rows, columns, depth: m, n, k of each of ``copies`` products in one kernel [count].
+    size_bytes: weights, input and output once [byte].
     flop_per_s, bytes_per_s: peaks of the data sheet, F for the dtype of the weights [FLOP/s], [byte/s].
-    constants: o, o' (`call_us`), e_c, e_m, p, l, loss of `sustained_s`, cache of `read_s`.
+    constants: o, e_c, e_m, p, l, tiles of `tiled_flop` (the FLOP), loss of `sustained_s`, cache of `read_s`.
 
     Returns
     -------
-    time of one call, quantising its input left out (`quantise_s`) [s].
+    time of one call without quantising its input (`quantise_s`) and without `call_us` [s].
 
     Valid for m from 1 to 32768 with n, k >= 512; docs/compute.md has the errors. Source of the constants: fits to
     aiconfigurator 0.12.0's kernel tables (NVIDIA, Apache-2.0), vLLM.
 
     """
+    flop = tiled_flop(rows, columns, depth, copies, constants.tiles)
     computing = sustained_s(flop / (flop_per_s * constants.compute_efficiency), constants.sustained_loss)
     reading = read_s(size_bytes, bytes_per_s=bytes_per_s * constants.memory_efficiency, cache=constants.cache)
     latency = depth * (constants.depth_us_per_1024 * US / 1024.0)
     busy = soft_maximum(soft_maximum(computing, reading, constants.exponent), latency, constants.exponent)
-    return (constants.overhead_us + constants.call_us) * US + busy
+    return constants.overhead_us * US + busy
 
 
 def quantise_s(rows: Value, columns: Value, *, bytes_per_s: float, constants: QuantiseConstants) -> Value:

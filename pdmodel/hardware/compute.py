@@ -32,12 +32,25 @@ class QuantiseConstants(Spec):
     memory_efficiency: Efficiency
 
 
+class TileConstants(Spec):
+    """How a matrix product is cut into tiles that the multiprocessors compute in waves.
+
+    ``share``: of the time that behaves so, for many rows. ``halving_efficiency``: what a tile of half the size reaches
+    of the larger one's rate.
+    """
+
+    multiprocessors: Annotated[int, Field(ge=1)]
+    share: Annotated[float, Field(ge=0, le=1)]
+    halving_efficiency: Efficiency
+
+
 class GemmConstants(Spec):
     """Soft roofline of a matrix product: overhead, reached shares of the two peaks, exponent of the corner.
 
-    ``call_us``: time of a call beside the kernel, as a second term of its own. ``depth_us_per_1024``: latency of the loop
-    over the inner dimension, per 1024 of it. ``sustained_loss``: share by which long kernels compute slower, their clock
-    being lowered. ``mean_error``: over the shapes fitted; ``held_out_error``: over those of LLMs left out of a fit.
+    ``depth_us_per_1024``: latency of the loop over the inner dimension, per 1024 of it. ``sustained_loss``: share by
+    which long kernels compute slower, their clock being lowered. ``call_us``: time of a call beside the kernel when it
+    is launched outside of a graph; priced where ``launch.eager_calls`` says so. ``mean_error``: over the shapes fitted;
+    ``held_out_error``: over those of each LLM in turn, all others fitted.
     """
 
     overhead_us: NonNegative
@@ -45,6 +58,7 @@ class GemmConstants(Spec):
     memory_efficiency: Efficiency
     exponent: Exponent
     call_us: NonNegative = 0.0
+    tiles: TileConstants | None = None
     depth_us_per_1024: NonNegative = 0.0
     sustained_loss: NonNegative = 0.0
     cache: CacheConstants | None = None
@@ -57,8 +71,8 @@ class GemmConstants(Spec):
 class PrefillAttentionConstants(Spec):
     """Causal attention of a chunk: overhead, reached share of the BF16 peak, a part linear in the queries.
 
-    ``masked_keys``: keys that each query is multiplied with in vain, in tiles that the mask cuts. ``exponent`` joins the
-    work and the linear part: 1 adds them, a large one takes the longer (few heads: the longest row of tiles).
+    ``masked_keys``: keys that each query is multiplied with in vain, in tiles that the mask cuts. ``exponent`` joins
+    the work and the linear part: 1 adds them, a large one takes the longer (few heads: the longest row of tiles).
     """
 
     overhead_us: NonNegative
@@ -118,10 +132,14 @@ class ElementwiseConstants(Spec):
 
 
 class LaunchConstants(Spec):
-    """Time of the CPU that the GPU does not hide, per layer and per pass; 0 where graphs are replayed."""
+    """Time of the CPU that the GPU does not hide, per layer and per pass; 0 where graphs are replayed.
+
+    ``eager_calls``: each matrix product also takes its ``call_us``.
+    """
 
     layer_us: NonNegative = 0.0
     pass_us: NonNegative = 0.0
+    eager_calls: bool = False
     source: str
 
 
@@ -142,42 +160,53 @@ class ComputeConstants(Spec):
 def _defaults() -> ComputeConstants:
     """Medians over the GPUs for which kernel times are published (aiconfigurator 0.12.0, vLLM), rounded."""
     none = ""
-    quantise = QuantiseConstants(ns_per_row=7.0, memory_efficiency=0.4)
     prefill = PrefillAttentionConstants(
-        overhead_us=16.0, compute_efficiency=0.62, linear_us_per_1024_tokens=7.0, source=none
+        overhead_us=13.0,
+        compute_efficiency=0.62,
+        linear_us_per_1024_tokens=11.0,
+        masked_keys=270.0,
+        exponent=1.5,
+        source=none,
     )
     decode = DecodeAttentionConstants(
-        overhead_us=8.0, memory_efficiency=0.85, compute_efficiency=0.6, floor_us=4.0, exponent=2.0, source=none
+        overhead_us=11.0, memory_efficiency=0.83, compute_efficiency=0.6, floor_us=3.8, exponent=1.4, source=none
     )
+    bf16 = GemmConstants(
+        overhead_us=2.8,
+        compute_efficiency=0.85,
+        memory_efficiency=0.82,
+        exponent=2.2,
+        depth_us_per_1024=0.85,
+        sustained_loss=0.13,
+        source=none,
+    )
+    fp8 = GemmConstants(
+        overhead_us=4.8,
+        compute_efficiency=0.7,
+        memory_efficiency=0.77,
+        exponent=2.0,
+        depth_us_per_1024=1.0,
+        quantise=QuantiseConstants(ns_per_row=6.6, memory_efficiency=0.4),
+        source=none,
+    )
+    experts = {
+        dtype: MoeConstants(
+            overhead_us=24.0,
+            compute_efficiency=efficiency,
+            memory_efficiency=0.94,
+            exponent=1.6,
+            narrow_width=50.0,
+            tile_rows=20.0,
+            token_passes=30.0,
+            source=none,
+        )
+        for dtype, efficiency in (("bf16", 0.55), ("fp8", 0.37))
+    }
     return ComputeConstants(
-        gemm={
-            "bf16": GemmConstants(
-                overhead_us=4.0, compute_efficiency=0.75, memory_efficiency=0.84, exponent=2.5, source=none
-            ),
-            "fp8": GemmConstants(
-                overhead_us=6.0,
-                compute_efficiency=0.68,
-                memory_efficiency=0.78,
-                exponent=3.0,
-                quantise=quantise,
-                source=none,
-            ),
-        },
+        gemm={"bf16": bf16, "fp8": fp8},
         prefill_attention={"bf16": prefill, "fp8": prefill},
         decode_attention={"bf16": decode, "fp8": decode},
-        moe={
-            dtype: MoeConstants(
-                overhead_us=20.0,
-                compute_efficiency=efficiency,
-                memory_efficiency=1.0,
-                exponent=1.5,
-                narrow_width=100.0,
-                tile_rows=25.0,
-                token_passes=20.0,
-                source=none,
-            )
-            for dtype, efficiency in (("bf16", 0.55), ("fp8", 0.4))
-        },
+        moe=experts,
         elementwise=ElementwiseConstants(overhead_us=3.0, memory_efficiency=0.8, source=none),
     )
 

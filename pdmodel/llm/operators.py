@@ -188,7 +188,11 @@ def _gqa_qkv(arch: Architecture, tokens: float, tp_size: int, kv_dtype: KvDtype,
     projection = _gemm(Stage.QKV, "qkv", (tokens, width, arch.hidden_size), arch.dtypes.attention)
     if fused:
         return [projection, _elementwise(Stage.QKV, "rope_kv_write", tokens, rotation + cache_write)]
-    norm = [_elementwise(Stage.QKV, "qk_norm", tokens, rotation)] if arch.qk_norm else []
+    norm = [
+        _elementwise(Stage.QKV, name, tokens, 2 * count * arch.head_dim * _ACTIVATION_BYTES)
+        for name, count in (("q_norm", heads), ("k_norm", kv_heads))
+        if arch.qk_norm
+    ]
     rope = _elementwise(Stage.QKV, "rope", tokens, rotation)
     return [projection, *norm, rope, _elementwise(Stage.QKV, "kv_write", tokens, cache_write)]
 

@@ -43,7 +43,7 @@ MOE = MoeConstants(
 
 def test_gemm_by_hand() -> None:
     # 2 us + sqrt((2e9 / 2e14)^2 + (16e6 / 1.6e12)^2) = 2 us + sqrt(2) * 10 us
-    found = roofline.gemm_s(2e9, 16e6, 0.0, flop_per_s=F, bytes_per_s=B, constants=GEMM)
+    found = roofline.gemm_s(1e3, 1e3, 1e3, 16e6, flop_per_s=F, bytes_per_s=B, constants=GEMM)
     assert found == pytest.approx(2e-6 + math.sqrt(2) * 10e-6, rel=1e-12)
 
 

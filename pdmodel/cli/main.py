@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from pdmodel import __version__
-from pdmodel.cli import cost, hardware, llm, plan, scenario, verify
+from pdmodel.cli import calibrate, cost, hardware, llm, plan, scenario, verify
 from pdmodel.cli.options import DebugOption, NoColourOption, reset, state
 from pdmodel.errors import PdmodelError
 
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.command("plan", rich_help_panel="Planning", epilog=plan.EPILOG)(plan.plan)
 app.add_typer(cost.app, name="cost", rich_help_panel="Costs")
 app.command("verify", rich_help_panel="Costs", epilog=verify.EPILOG)(verify.verify)
+app.add_typer(calibrate.app, name="calibrate", rich_help_panel="Costs")
 app.add_typer(scenario.app, name="scenario", rich_help_panel="Inputs")
 app.add_typer(hardware.app, name="hardware", rich_help_panel="Inputs")
 app.add_typer(llm.app, name="llm", rich_help_panel="Inputs")

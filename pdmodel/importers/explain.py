@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,16 +164,27 @@ def _overfull(
                 for figure in figures:
                     _set(figure, rate, path, changes)
         return
-    groups = {box.port_name(group["name"]) for group in raw["tree"].get("root_complexes", []) if _soft(group, box)}
-    loud = {port: rate / box.port_index[port].capacity_bytes_per_s for port, rate in over.items() if port not in groups}
-    if loud:
-        port = max(loud, key=loud.__getitem__)
-        capacity = box.port_index[port].capacity_bytes_per_s
-        more = f" (and {len(loud) - 1} more ports)" if len(loud) > 1 else ""
-        warnings.append(
-            f"the log shows {format_rate(most[port])} on {port.removeprefix('box/')}{more}, for which the profile has "
-            f"{format_rate(capacity)}: plans will raise times to that; correct the profile's links"
-        )
+    for group in raw["tree"].get("root_complexes", []):
+        rate = over.pop(box.port_name(group["name"]), 0.0)
+        if rate and _soft(group, box):
+            _derived(raw, "the highest rate that the measured collectives put on it")
+            _set(group["capacity_gb_per_s"], rate, f"capacity of {group['name']}", changes)
+    if over:
+        warnings.append(_too_small(raw, box, over))
+
+
+def _too_small(raw: dict[str, Any], box: Box, over: Mapping[str, float]) -> str:
+    """Which port the log contradicts most, and what may be wrong."""
+    port = max(over, key=lambda port: over[port] / box.port_index[port].capacity_bytes_per_s)
+    capacity = box.port_index[port].capacity_bytes_per_s
+    more = f" (and {len(over) - 1} more ports)" if len(over) > 1 else ""
+    text = (
+        f"the log shows {format_rate(over[port])} on {port.removeprefix('box/')}{more}, for which the profile has "
+        f"{format_rate(capacity)}: plans raise times to that; correct the profile's links"
+    )
+    if raw["flags"]["p2p"] == "refused" and not box.has_nvlink:
+        text += ", or, if the driver lets the GPUs write to each other, set flags.p2p to posted_writes"
+    return text
 
 
 def _link_figures(raw: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -21,6 +21,7 @@ from pdmodel.costs.box_calibration import (
     superseded,
 )
 from pdmodel.costs.calibration import CollectiveRow
+from pdmodel.costs.collectives import collective
 from pdmodel.costs.collectives.scaling import carry_over
 from pdmodel.errors import InputError
 from pdmodel.hardware.constants import CollectiveConstants, CollectiveOperation
@@ -30,7 +31,7 @@ from pdmodel.hardware.topology import Box
 from pdmodel.importers.explain import Change, explain_ports
 from pdmodel.importers.minimal_box import minimal_box
 from pdmodel.importers.nccl_log import NcclTestsLog, Table
-from pdmodel.units import MIB, format_bytes
+from pdmodel.units import KIB, MIB, format_bytes
 
 Progress = Callable[[str], None]
 
@@ -39,6 +40,9 @@ SOURCE_PREFIX = "nccl_tests"
 
 # A table that ends below this does not show a bandwidth.
 LEAST_LARGEST_BYTES = MIB
+SHOWN_BYTES = (4 * KIB, 256 * KIB, 4 * MIB, 256 * MIB)
+"""Sizes at which the old and the new profile are held against each other; the third for what is derived."""
+
 # Sizes further apart than this, with rows left out between them, hide a whole branch.
 WIDEST_GAP = 64
 
@@ -52,8 +56,24 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeChange:
+    """Time of one collective by the old profile and by the new one."""
+
+    operation: CollectiveOperation
+    ranks: int
+    size_bytes: float
+    before_s: float
+    after_s: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
-    """``raw`` is the new profile as its file holds it; ``dropped`` are the entries it no longer has."""
+    """``raw`` is the new profile as its file holds it; ``dropped`` are the entries it no longer has.
+
+    ``base`` is the name of the old one, empty where the box was made from the logs; ``times`` hold both against each
+    other, measured collectives first, then those that follow from them.
+    """
 
     raw: Mapping[str, Any]
     profile: HardwareProfile
@@ -62,6 +82,7 @@ class Calibration:
     dropped: tuple[CollectiveConstants, ...]
     derived: tuple[CollectiveOperation, ...]
     changes: tuple[Change, ...]
+    times: tuple[TimeChange, ...]
     warnings: tuple[str, ...]
 
 
@@ -122,14 +143,16 @@ def calibrate(
     changes: list[Change] = []
     tables = explain_ports(raw, tables, changes, warnings, given=base is not None)
     profile = HardwareProfile.parse(raw)
+    derived = () if keep else derived_operations([table.constants for table in tables])
     return Calibration(
         raw=raw,
         profile=profile,
         base=old.name if base is not None else "",
         tables=tuple(tables),
         dropped=dropped,
-        derived=() if keep else derived_operations([table.constants for table in tables]),
+        derived=derived,
         changes=tuple(changes),
+        times=tuple(_times(old, profile, tables, derived)) if base is not None else (),
         warnings=tuple(dict.fromkeys(warnings)),
     )
 
@@ -416,6 +439,23 @@ def _entries(
         key: value for key, value in raw["sources"].items() if key in used or not key.startswith(f"{SOURCE_PREFIX}_")
     }
     return gone
+
+
+def _times(
+    old: HardwareProfile,
+    new: HardwareProfile,
+    tables: Sequence[TableCalibration],
+    derived: Sequence[CollectiveOperation],
+) -> Iterator[TimeChange]:
+    """What the change means in time, at a few sizes."""
+    here = [table.constants for table in tables if table.constants.nodes == 1]
+    cases = [(entry.operation, entry.ranks, SHOWN_BYTES) for entry in here]
+    cases += [(operation, max(entry.ranks for entry in here), SHOWN_BYTES[2:3]) for operation in derived if here]
+    boxes = Box(old, "box"), Box(new, "box")
+    for operation, ranks, sizes in cases:
+        for size in sizes:
+            before, after = (collective(operation.value, size, range(ranks), box) for box in boxes)
+            yield TimeChange(operation, ranks, size, before.time_s, after.time_s, after.source.value)
 
 
 def entry_of(constants: CollectiveConstants) -> dict[str, Any]:

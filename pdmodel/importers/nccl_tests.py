@@ -170,6 +170,18 @@ class _Reader:
             )
 
 
+def decoded(content: bytes, file: str) -> str:
+    """The text of a log file: UTF-8, UTF-16 where it begins as that; letters that are neither do not matter.
+
+    Raises: `InputError` for a file that is no text.
+    """
+    if content[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        return content.decode("utf-16", errors="replace")
+    if b"\x00" in content[:4096]:
+        raise InputError("is no text", file=file, expected="a log of nccl-tests")
+    return content.decode("utf-8", errors="replace")
+
+
 def parse(
     text: str,
     file: str,

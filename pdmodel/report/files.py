@@ -24,6 +24,18 @@ def check_target(path: Path) -> None:
         raise InputError("permission denied", file=str(path))
 
 
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file; `InputError` where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError("no such file", file=str(path)) from None
+    except IsADirectoryError:
+        raise InputError("is a folder", file=str(path), expected="a file") from None
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", file=str(path)) from None
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write ``content`` to a neighbour of ``path`` and rename it; a device or pipe is written to directly.
 

@@ -91,19 +91,19 @@ def moe_layer(
         experts = next(layer for layer in cost.layers if layer.moe).stage(Stage.EXPERTS)
         compute_s = experts.time_s if experts else 0.0
         fused = fused_moe(routing, compute_s, order, box)
-    copies = {
-        EpExchange.ALL_REDUCE: 0.0,
-        EpExchange.ALL_GATHER_REDUCE_SCATTER: float(ranks),
-        EpExchange.DEDUP: distinct,
-    }
     return MoeLayer(
         routing=routing,
         ranks=ranks,
         distinct_ranks=distinct,
         experts_touched=touched,
         experts_touched_rank=touched / ranks,
-        copies=copies.get(kind, float(moe.top_k)),
+        copies=_copies(kind, ranks, moe.top_k, distinct),
         parts=parts,
         fused=fused,
         compute_s=compute_s,
     )
+
+
+def _copies(kind: EpExchange, ranks: int, top_k: int, distinct: float) -> float:
+    known = {EpExchange.ALL_REDUCE: 0.0, EpExchange.ALL_GATHER_REDUCE_SCATTER: float(ranks), EpExchange.DEDUP: distinct}
+    return known.get(kind, float(top_k))

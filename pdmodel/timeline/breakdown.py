@@ -16,7 +16,7 @@ from pdmodel.hardware.profile import HardwareProfile
 from pdmodel.hardware.topology import Box
 from pdmodel.llm.architecture import Architecture
 from pdmodel.llm.dtypes import KvDtype
-from pdmodel.llm.operators import CpLayout, Operation, Stage
+from pdmodel.llm.operators import CpLayout, Operation, OperationKind, Stage
 from pdmodel.parallelism import Placement
 from pdmodel.spec import SourceKind, weakest
 from pdmodel.timeline.assumptions import ComputeEvidence
@@ -126,9 +126,7 @@ class StepBreakdown:
     def by_group(self) -> dict[Group, float]:
         """Seconds of each group that occurs, in the order of `Group`; the CPU's is always there."""
         occur = {row.group for row in self.rows}
-        return {
-            group: sum(row.total_s for row in self.rows if row.group is group) for group in Group if group in occur
-        }
+        return {group: sum(row.total_s for row in self.rows if row.group is group) for group in Group if group in occur}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +263,17 @@ def kernel_terms(operation: Operation, device: Device) -> tuple[float, float, fl
     Equation: o = t(0, 0); compute = t(FLOP, 0) - o; memory = t(0, bytes) - o, with t the formula that prices it.
 
     Parameters: ``operation``, ``device``: as `operation_s`.
-    Returns: compute, memory, overhead [s]; overhead holds what goes with rows and calls: launch, tail, quantising.
+    Returns: compute, memory, overhead [s]; overhead holds what goes with rows, depth and calls: launch, tail, latency
+    of the inner loop, quantising.
     Raises: `CoverageError` as `operation_s`.
     Validity: that of the formula. Source: own definition.
     """
+    # A product's work follows from its shape: without columns there is none. Elsewhere n is no work.
+    columns = 0.0 if operation.kind is OperationKind.GEMM else operation.n
     still = replace(operation, size_bytes=0.0, weight_bytes=0.0, tokens=0.0)
-    overhead = operation_s(replace(still, flop=0.0), device).value
+    overhead = operation_s(replace(still, flop=0.0, n=columns), device).value
     compute = operation_s(still, device).value
-    memory = operation_s(replace(operation, flop=0.0), device).value
+    memory = operation_s(replace(operation, flop=0.0, n=columns), device).value
     return max(0.0, compute - overhead), max(0.0, memory - overhead), overhead
 
 

@@ -217,10 +217,11 @@ def test_own_folders_of_profiles_come_first(tmp_path: Path, monkeypatch: pytest.
         raw = raw_profile()
         raw["name"] = name
         (tmp_path / f"{name}.json").write_text(json.dumps(raw))
+    shipped = set(list_profiles())
     monkeypatch.setenv("PDMODEL_PROFILES_PATH", str(tmp_path))
     assert load_profile("mine").name == "mine"
     assert load_profile("h100_8nic").gpu.name == "RTX PRO 6000 Blackwell"
-    assert set(list_profiles()) == {*SHIPPED, "mine"}
+    assert set(list_profiles()) == {*shipped, "mine"}
     monkeypatch.setenv("PDMODEL_PROFILES_PATH", str(tmp_path / "gone"))
     with pytest.raises(InputError, match="PDMODEL_PROFILES_PATH names"):
         list_profiles()

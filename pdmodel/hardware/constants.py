@@ -162,13 +162,15 @@ class NcclGraph(Spec):
 
     ``channels`` are the graph's (NCCL runs twice as many); ``fallback``: no speed of its list fitted a link, and it
     counts with 0.1 GB/s on one channel (compute capability 10 and more on links rated below 18 GB/s).
-    ``nvls_channels``, ``nvls_channel_gb_per_s``: of the NVLink switch's graph.
+    ``peer_channels``: channels that send/recv and all-to-all give each peer. ``nvls_channels``,
+    ``nvls_channel_gb_per_s``: of the NVLink switch's graph.
     """
 
     ranks: Annotated[int, Field(ge=2)]
     channels: Annotated[int, Field(ge=1)]
     channel_gb_per_s: Annotated[float, Field(gt=0)]
     fallback: bool = False
+    peer_channels: Annotated[int, Field(ge=1)] = 1
     nvls_channels: Annotated[int, Field(ge=0)] = 0
     nvls_channel_gb_per_s: Annotated[float, Field(gt=0)] | None = None
     source: str

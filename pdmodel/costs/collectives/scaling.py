@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
+from pdmodel.costs.collectives.graphs import situation_of, switched
 from pdmodel.costs.collectives.ring import all_gather_steps, all_reduce_steps
 from pdmodel.costs.collectives.wire import payload_per_rank
 from pdmodel.hardware.constants import (
@@ -30,8 +31,8 @@ RING_STEP_US = {
     False: {Protocol.LL: 1.0, Protocol.LL128: 2.5, Protocol.SIMPLE: 5.7},
 }
 
-# Send/recv and all-to-all reach all peers side by side: by LL about two hops of NCCL's ring (one to send, one to
-# receive) whatever the number of ranks, by Simple n-1. Own fit; errors in docs/collectives.md.
+# Send/recv and all-to-all reach all peers side by side: over NVLink, and by LL, about two hops of NCCL's ring (one to
+# send, one to receive) whatever the number of ranks; by Simple over PCIe n-1. Own fit; errors in docs/collectives.md.
 PEER_HOPS = 2
 # An all-gather, reduce-scatter or all-to-all over P2P or NVLink runs below the rate of the all-reduce among the same
 # GPUs: its kernel also copies the rank's own block, one of n. Own fit of 1 + c/n on four boxes.
@@ -71,7 +72,8 @@ def ring_latency_us(operation: CollectiveOperation, protocol: Protocol, ranks: i
     """NCCL's own latency of a ring.
 
     Equation: base + steps * hop; steps 2(n-1) for an all-reduce, n-1 for all-gather and reduce-scatter, 1 for broadcast
-    and reduce (their chunks follow each other), 2 (LL, `PEER_HOPS`) or n-1 for send/recv and all-to-all.
+    and reduce (their chunks follow each other), `PEER_HOPS` for send/recv and all-to-all,
+    or n-1 by Simple over PCIe.
 
     Parameters: ``ranks`` n >= 2 [-]; ``nvlink`` False for PCIe.
     Returns: [us].
@@ -87,7 +89,7 @@ def ring_latency_us(operation: CollectiveOperation, protocol: Protocol, ranks: i
     elif operation in {_O.BROADCAST, _O.REDUCE}:
         steps = 1
     elif operation not in {_O.ALL_GATHER, _O.REDUCE_SCATTER}:
-        steps = PEER_HOPS if protocol is Protocol.LL else ranks - 1
+        steps = PEER_HOPS if nvlink or protocol is Protocol.LL else ranks - 1
     known = protocol if protocol in RING_BASE_US else Protocol.LL
     return RING_BASE_US[known] + steps * RING_STEP_US[nvlink][known]
 
@@ -96,6 +98,10 @@ def _algorithm(operation: CollectiveOperation, like: Algorithm) -> Algorithm:
     if operation in {_O.ALL_TO_ALL, _O.DISPATCH, _O.COMBINE}:
         return Algorithm.PAIRWISE
     return like if operation is _O.ALL_REDUCE and like is not Algorithm.PAIRWISE else Algorithm.RING
+
+
+# Algorithms whose latency grows with the ring's steps; a branch of the switch takes the ring's place when it is left.
+_STEPPED = {Algorithm.RING, Algorithm.TREE, Algorithm.PAIRWISE}
 
 
 def rate_ratio(known: CollectiveOperation, operation: CollectiveOperation, ranks: int, *, staged: bool) -> float:
@@ -150,9 +156,11 @@ def carry_over(
         payload = payload_per_rank(known.operation, branch.algorithm, known.ranks)
         wanted = payload_per_rank(operation, algorithm, ranks)
         latency = 1.0
-        rings = {Algorithm.RING, Algorithm.TREE, Algorithm.PAIRWISE}
-        side_by_side = branch.algorithm is Algorithm.PAIRWISE and algorithm is Algorithm.PAIRWISE
-        if branch.algorithm in rings and algorithm in rings and not side_by_side:
+        if (
+            algorithm in _STEPPED
+            and branch.algorithm in {*_STEPPED, Algorithm.NVLS}
+            and not (branch.algorithm is Algorithm.PAIRWISE and algorithm is Algorithm.PAIRWISE)
+        ):
             latency = ring_latency_us(operation, branch.protocol, ranks, nvlink=nvlink)
             latency /= ring_latency_us(known.operation, branch.protocol, known.ranks, nvlink=nvlink)
         faster = ratio / NVLS_SHARE if branch.algorithm is Algorithm.NVLS and algorithm is Algorithm.RING else ratio
@@ -238,9 +246,13 @@ def constants_for(
             low, high, lines = inside
             note = f"{operation.value} among {ranks}: derived from the same among {low.ranks} and {high.ranks}"
             kind = weakest(profile.kind_of(low.source), profile.kind_of(high.source))
+            if implementation is Implementation.NCCL:
+                lines = switched(lines, operation, situation_of(profile, ranks))
             return Found(lines, weakest(kind, SourceKind.DERIVED), (*notes, note))
         note = f"{operation.value} among {ranks}: derived from {wanted.value} among {entry.ranks}"
         branches = carry_over(entry, operation, ranks, nvlink=nvlink, staged=_refuses(profile))
+        if implementation is Implementation.NCCL:
+            branches = switched(branches, operation, situation_of(profile, ranks))
         return Found(branches, weakest(kind, SourceKind.DERIVED), (*notes, note))
     if implementation is Implementation.NCCL:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 
 from pdmodel.allocation.bound import LossBound, lanes_meet, loss_bound
 from pdmodel.allocation.data import AllocationData
-from pdmodel.allocation.fast_paths import certified, lower_bound, single_port
+from pdmodel.allocation.fast_paths import bound_prices, certified, lower_bound, single_port
 from pdmodel.allocation.solution import Solution, SolvePath
 from pdmodel.answer import SolverResult
 from pdmodel.replay.engine import simulate
@@ -102,7 +102,7 @@ def choose(
         policy=policy,
         replay=_replay(data, policy, centre, record=True),
         solver=_solver_result(found, policy, replay, floor=floor, wall_s=time.perf_counter() - started),
-        shadow_price=found.solution.shadow_price if found.solution is not None else None,
+        shadow_price=_shadow_price(data, found),
         loss=loss_bound(data),
         lower_bound=floor,
         policies=tuple(tried),
@@ -196,6 +196,13 @@ def _least(candidates: Sequence[tuple[Policy, Replay]]) -> tuple[Policy, Replay]
 def _replay(data: AllocationData, policy: Policy, centre: tuple[float, float], *, record: bool = False) -> Replay:
     kv_weight, interference = centre
     return simulate(data, policy, kv_weight=kv_weight, interference=interference, record=record)
+
+
+def _shadow_price(data: AllocationData, found: _Found) -> FloatArray | None:
+    """Prices of the program, or of the bound that certifies; None where nothing was solved."""
+    if found.solution is not None:
+        return found.solution.shadow_price
+    return bound_prices(data) if found.path is SolvePath.CERTIFIED else None
 
 
 def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: float, wall_s: float) -> SolverResult:

@@ -20,7 +20,8 @@ class LossBound:
 
     ``lane_loss_s``, ``lane_loss_aligned_s`` shape (L,) [s], and their largest; None when two lanes' critical traffic
     shares a port (one nudge can make lanes collide for ever). ``aligned``: the ranks' bursts of one request coincide,
-    so of its sends (and of its loads) the largest class counts alone. ``kv_to_critical_ratio``: the largest V_e / B_e
+    so that its sends (and its loads) cost what they put on the port where that lasts longest.
+    ``kv_to_critical_ratio``: the largest V_e / B_e
     over ports that carry both, and ``port`` that port; None and "" when no port does.
     """
 
@@ -35,12 +36,13 @@ class LossBound:
 def loss_bound(data: AllocationData) -> LossBound:
     r"""The bound on the slowdown of each lane, and how KV compares with critical bytes.
 
-    .. math:: L = \sum_{f} V_f \max_{p \in f} \max_e \frac{m_{p,e}}{\min_j \hat C_{e,j}}
+    .. math:: L = \sum_{f} V_f \max_{p \in f} \max_e \frac{m_{p,e}}{\min_j \hat C_{e,j}}, \quad
+              L_{aligned} = \sum_{r, kind} \max_e \frac{\sum_{f} m_{f,e} V_f}{\min_j \hat C_{e,j}}
 
-    over ports e that also carry critical bytes of the lane (j: phases with such bytes); f runs over classes of flows,
-    and m counts what all members of a class put on a port. While a collective runs at x < 1 behind a full port,
-    (1 - x) a = a - C + kv <= kv a / C as a <= C, so its loss grows by at most the KV bytes over C. Valid for every
-    policy without holds. Source: this derivation.
+    over ports e that also carry critical bytes of the lane (j: phases with such bytes); f runs over classes of flows, p
+    over the routes that the engine's own rule uses, and m counts what all members of a class put on a port. While a
+    collective runs at x < 1 behind a full port, (1 - x) a = a - C + kv <= kv a / C as a <= C, so its loss grows by at
+    most the KV bytes over C. Valid for every policy without holds. Source: this derivation.
     """
     kv, critical = kv_bytes(data), critical_bytes(data)
     both = (kv > 0) & (critical > 0)
@@ -70,10 +72,12 @@ def shared_ports(data: AllocationData) -> NDArray[np.bool_]:
 
 def kv_bytes(data: AllocationData) -> FloatArray:
     """KV bytes per port under the engine's own rule for routes, shape (P,) [bytes]."""
-    split = np.array([part for flow in data.flows for part in flow.split], dtype=float)
-    if len(split) != len(data.routes):
-        split = np.concatenate([np.pad(flow.split, (0, len(flow.routes)))[: len(flow.routes)] for flow in data.flows])
-    return np.asarray((split * data.volume_bytes[data.route_flow]) @ data.consumption)
+    return np.asarray((route_split(data) * data.volume_bytes[data.route_flow]) @ data.consumption)
+
+
+def route_split(data: AllocationData) -> FloatArray:
+    """Share of its flow's bytes that the engine's own rule puts on each route, shape (R,) [-]."""
+    return np.array([part for flow in data.flows for part in flow.split], dtype=float)
 
 
 def critical_bytes(data: AllocationData) -> FloatArray:
@@ -89,18 +93,21 @@ def _critical_tables(data: AllocationData) -> list[tuple[FloatArray, FloatArray]
 
 
 def _lane_loss(data: AllocationData, demand: FloatArray, usable: FloatArray) -> tuple[float, float]:
-    """Bound of one lane: all classes of flows, and the largest class of each request's sends and loads [s]."""
+    """Bound of one lane: over all classes of flows, and with the bursts of each request's sends (loads) aligned [s]."""
     if not data.flows or not len(demand):
         return 0.0, 0.0
+    least = np.where(demand > 0, usable, np.inf).min(axis=0)
+    split = route_split(data)
     net = network(data, collapse(data, data.volume_bytes))
-    least = np.where(demand > 0, usable, np.inf).min(axis=0)[net.ports]
-    per_byte = (net.consumption / least).max(axis=1, initial=0.0)
+    used = np.zeros(len(net.routes), dtype=bool)
+    np.logical_or.at(used, net.classes.route, split > 0)
+    per_byte = (net.consumption / least[net.ports]).max(axis=1, initial=0.0)
     worst = np.zeros(len(net.flows))
-    np.maximum.at(worst, net.route_flow, per_byte)
-    loss = worst * data.volume_bytes[net.flows]
-    largest: dict[tuple[str, str, str], float] = defaultdict(float)
-    for f, value in zip(net.flows, loss, strict=True):
+    np.maximum.at(worst, net.route_flow, np.where(used, per_byte, 0.0))
+    crossing = (split * data.volume_bytes[data.route_flow])[:, None] * data.consumption
+    aligned: dict[tuple[str, str, str], FloatArray] = defaultdict(lambda: np.zeros(len(data.ports)))
+    for r, f in enumerate(data.route_flow):
         flow = data.flows[f]
-        key = (flow.lane, flow.request, flow.kind.value)
-        largest[key] = max(largest[key], float(value))
-    return float(loss.sum()), sum(largest.values())
+        aligned[flow.lane, flow.request, flow.kind.value] += crossing[r]
+    together = sum(float((size_bytes / least).max(initial=0.0)) for size_bytes in aligned.values())
+    return float(worst @ data.volume_bytes[net.flows]), together

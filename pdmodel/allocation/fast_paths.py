@@ -21,6 +21,8 @@ from pdmodel.transfer.flows import Flow, FlowKind
 #: A cost within this of a lower bound is optimal: relative, and absolute in units of the priced prefill.
 CERTIFIED_RELATIVE = 1e-9
 CERTIFIED_ABSOLUTE = 1e-12
+#: Relative growth of a port's capacity for the derivative of the lower bound.
+PRICE_STEP = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,28 @@ class LowerBound:
     cost: float
     sends: float
     loads: float
+
+
+@dataclass(frozen=True, slots=True)
+class _RequestBound:
+    """Bounds of one request by port, shapes (P,) [GPU·s]: of its sends, of its loads, of what is released last."""
+
+    sends: FloatArray
+    loads: FloatArray
+    late: FloatArray
+
+    @property
+    def by_sends(self) -> float:
+        return float(self.sends.max(initial=0.0))
+
+    @property
+    def by_loads(self) -> float:
+        return float(self.loads.max(initial=0.0) + self.late.max(initial=0.0))
+
+    @property
+    def parts(self) -> tuple[FloatArray, ...]:
+        """What adds up to the greater of the two bounds."""
+        return (self.sends,) if self.by_sends >= self.by_loads else (self.loads, self.late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +122,40 @@ def lower_bound(data: AllocationData) -> LowerBound:
         raise InputError(f"the lower bound takes one prefill lane, not {len(data.lanes)}", expected="one lane")
     if not data.flows:
         return LowerBound(0.0, 0.0, 0.0)
-    crossings = np.full((len(data.flows), len(data.ports)), np.inf)
-    np.minimum.at(crossings, data.route_flow, data.consumption)
-    bounds = [_request_bound(data, request, crossings) for request in data.requests]
-    sends, loads = (max(pair[k] for pair in bounds) for k in range(2))
+    bounds = _request_bounds(data)
+    sends, loads = max(bound.by_sends for bound in bounds), max(bound.by_loads for bound in bounds)
     return LowerBound(max(sends, loads), sends, loads)
+
+
+def bound_prices(data: AllocationData) -> FloatArray:
+    """What one more byte/s on each port takes off the lower bound, shape (P,) [GPU·s per byte/s].
+
+    Where the bound is the optimum (`certified`), these are its shadow prices. The right derivative by a step of 1e-6;
+    ports that bind alike share what they save when all of them grow, as a class of ranks does in a program.
+    """
+    price = np.zeros(len(data.ports))
+    if not data.flows:
+        return price
+    bounds = _request_bounds(data)
+    worst = max(range(len(bounds)), key=lambda k: max(bounds[k].by_sends, bounds[k].by_loads))
+    for k, part in enumerate(bounds[worst].parts):
+        tied = np.flatnonzero((part > 0) & (part >= part.max(initial=0.0) * (1 - CERTIFIED_RELATIVE)))
+        if not len(tied):
+            continue
+        wider = _request_bounds(_widened(data, tied))[worst]
+        now = (wider.sends,) if len(bounds[worst].parts) == 1 else (wider.loads, wider.late)
+        saved = max(0.0, float(part.max() - now[k].max()))
+        price[tied] += saved / (PRICE_STEP * data.capacity[tied].sum())
+    return price
+
+
+def _widened(data: AllocationData, ports: IntArray) -> AllocationData:
+    """The record with a little more capacity on some ports."""
+    wide = {
+        int(e): replace(data.ports[e], capacity_bytes_per_s=data.ports[e].capacity_bytes_per_s * (1 + PRICE_STEP))
+        for e in ports
+    }
+    return replace(data, ports=tuple(wide.get(e, port) for e, port in enumerate(data.ports)))
 
 
 def certified(data: AllocationData, cost: float, floor: float) -> bool:
@@ -111,7 +164,13 @@ def certified(data: AllocationData, cost: float, floor: float) -> bool:
     return cost <= floor + max(CERTIFIED_RELATIVE * abs(floor), CERTIFIED_ABSOLUTE * prefill)
 
 
-def _request_bound(data: AllocationData, request: RequestData, crossings: FloatArray) -> tuple[float, float]:
+def _request_bounds(data: AllocationData) -> list[_RequestBound]:
+    crossings = np.full((len(data.flows), len(data.ports)), np.inf)
+    np.minimum.at(crossings, data.route_flow, data.consumption)
+    return [_request_bound(data, request, crossings) for request in data.requests]
+
+
+def _request_bound(data: AllocationData, request: RequestData, crossings: FloatArray) -> _RequestBound:
     """Bounds by sends and by loads of one request, its phases alone."""
     mine = [(f, flow) for f, flow in enumerate(data.flows) if flow.request == request.name]
     end = request.last_phase + 1
@@ -120,16 +179,16 @@ def _request_bound(data: AllocationData, request: RequestData, crossings: FloatA
     gates = [k for flow in data.flows if flow.kind is FlowKind.LOAD for k, _ in flow.due if k < end]
     offer = price[:, None] / data.lane_usable[0][:end]
     offer[gates] = np.minimum(offer[gates], price[gates, None] / data.capacity)
-    by_sends = suffix_scan(sends, room, offer, request.price_per_s / data.capacity).cost.max(initial=0.0)
-    late = request.price_per_s * (sends[-1] / data.capacity).max(initial=0.0)
-    return float(by_sends), _loads_bound(data, mine, crossings, end) + float(late)
+    by_sends = suffix_scan(sends, room, offer, request.price_per_s / data.capacity).cost
+    late = request.price_per_s * (sends[-1] / data.capacity)
+    return _RequestBound(by_sends, _loads_bound(data, mine, crossings, end), late)
 
 
-def _loads_bound(data: AllocationData, mine: list[tuple[int, Flow]], crossings: FloatArray, end: int) -> float:
-    """The longest delay that a gate must suffer, at the least price of the phases until then."""
+def _loads_bound(data: AllocationData, mine: list[tuple[int, Flow]], crossings: FloatArray, end: int) -> FloatArray:
+    """The longest delay that a gate must suffer by each port, at the least price of the phases until then, (P,)."""
     loads = [(f, flow) for f, flow in mine if flow.kind is FlowKind.LOAD]
     if not loads:
-        return 0.0
+        return np.zeros(len(data.ports))
     first = min(k for _, flow in loads for k, _ in flow.release)
     owed = np.zeros((end, len(data.ports)))
     for f, flow in loads:
@@ -139,9 +198,9 @@ def _loads_bound(data: AllocationData, mine: list[tuple[int, Flow]], crossings: 
     room = _room(data)[:end]
     room[:first] = 0.0
     before = np.concatenate([np.zeros((1, room.shape[1])), np.cumsum(room, axis=0)[:-1]])
-    delay = ((np.cumsum(owed, axis=0) - before) / data.capacity).max(axis=1)
+    delay = (np.cumsum(owed, axis=0) - before) / data.capacity
     price = np.minimum.accumulate(data.phase_price_per_s[0][first:end])
-    return float(np.maximum(delay[first:] * price, 0.0).max(initial=0.0))
+    return np.asarray(np.maximum(delay[first:] * price[:, None], 0.0).max(axis=0, initial=0.0))
 
 
 def _room(data: AllocationData) -> FloatArray:

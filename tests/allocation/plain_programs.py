@@ -132,7 +132,7 @@ def residual_cost(case, decode=(), groups=None, quantum=None):
             lp.var(("o", name, j), high=achieved * length[j])
     for n, lane in enumerate(lanes):
         for i in range(len(lane["phases"])):
-            lp.var(("delay", n, i), lane["price"])
+            lp.var(("delay", n, i), lane["phases"][i].get("price", lane["price"]))
     open_rate = {}
     for j in range(count):
         for name in names:

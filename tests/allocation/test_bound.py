@@ -20,7 +20,7 @@ def test_by_hand():
     assert shared_ports(data).tolist() == [True]
 
 
-def test_classes_add_up_and_aligned_ranks_do_not():
+def test_classes_add_up_and_aligned_ranks_meet_on_a_port():
     """Two like ranks send 3 bytes each over their ports and, twice, an uplink; a third sends 4; the lane loads 5."""
     base = one_collective()
     ports = {name: {"capacity": 10.0, "guard": 0.0} for name in ("up", "gpu0", "gpu1", "gpu2")}
@@ -36,7 +36,8 @@ def test_classes_add_up_and_aligned_ranks_do_not():
         )
     )
     assert bound.loss_max_s == pytest.approx(3.0 * 4 / 10 + 4.0 * 2 / 10 + 5.0 / 10)
-    assert bound.loss_max_aligned_s == pytest.approx(3.0 * 4 / 10 + 5.0 / 10)
+    # The uplink carries 2 * (3 + 3 + 4) bytes of sends and 5 of loads, whichever class they belong to.
+    assert bound.loss_max_aligned_s == pytest.approx(2 * (3.0 + 3.0 + 4.0) / 10 + 5.0 / 10)
     assert bound.kv_to_critical_ratio == pytest.approx((2 * (3 + 3 + 4) + 5) / 8)
     assert bound.port == "up"
 
@@ -83,5 +84,8 @@ def test_kv_bytes_follow_the_engines_split():
     case["flows"][0]["routes"].append({"other": 2})
     data = AllocationData.from_dict(case)
     assert kv_bytes(data).tolist() == [3.0, 0.0]
+    case["phases"][-1]["bytes"]["other"] = 0.5
+    # The second route would cost 2 * 3 / 1 s, but the engine does not take it.
+    assert loss_bound(AllocationData.from_dict(case)).loss_max_s == pytest.approx(0.3)
     striped = dataclasses.replace(data, flows=(dataclasses.replace(data.flows[0], split=(0.75, 0.25)),))
     assert kv_bytes(striped).tolist() == [2.25, 1.5]

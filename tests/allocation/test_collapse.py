@@ -8,6 +8,7 @@ from pdmodel.allocation.collapse import collapse
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.program_r import solve_residual
+from pdmodel.timeline.phases import DecodeLane
 
 
 def ranks(rng, count, nudge=0.0):
@@ -62,6 +63,44 @@ def test_a_rank_that_differs_stays_apart(solve):
     assert len(set(flow[::2].tolist())) == 3  # ranks 0, 1 behind one NIC; rank 2 behind the other; rank 3 by itself
     same = AllocationData.from_dict(ranks(np.random.default_rng(21), 4))
     assert len(set(collapse(same, same.flow_quantum_bytes).flow.tolist())) == 2
+
+
+def nudged(data, what):
+    """The record of four like ranks with one figure of rank 3 changed."""
+    gpu3 = [port.name for port in data.ports].index("gpu3")
+    port, flow, phase = data.ports[gpu3], data.flows[6], data.lanes[0].phases[1]
+    if what == "guard":
+        ports = (*data.ports[:gpu3], dataclasses.replace(port, guard_bytes_per_s=3.0))
+        return dataclasses.replace(data, ports=ports)
+    if what == "capacity":
+        ports = (*data.ports[:gpu3], dataclasses.replace(port, capacity_bytes_per_s=19.0))
+        return dataclasses.replace(data, ports=ports)
+    if what == "demand":
+        busy = dataclasses.replace(phase, wire_bytes={**phase.wire_bytes, "gpu3": 0.5 * phase.wire_bytes["gpu3"]})
+        phases = (data.lanes[0].phases[0], busy, *data.lanes[0].phases[2:])
+        return dataclasses.replace(data, lanes=(dataclasses.replace(data.lanes[0], phases=phases),))
+    if what == "decode":
+        lane = DecodeLane("decode", 0.02, {"gpu3": 4.0}, {"gpu3": 4.0})
+        return dataclasses.replace(data, decode_lanes=(lane,), decode_price_per_s=np.array([2.0]))
+    if what == "multiplicity":
+        routes = (dataclasses.replace(flow.routes[0], ports={"gpu3": 1.2, "nic1": 1.0}), flow.routes[1])
+        flow = dataclasses.replace(flow, routes=routes)
+    if what == "release":
+        flow = dataclasses.replace(flow, release=((1, flow.release[0][1]), flow.release[1]))
+    if what == "quantum":
+        return dataclasses.replace(data, flow_quantum_bytes=data.flow_quantum_bytes * (1 + (np.arange(8) == 6)))
+    return dataclasses.replace(data, flows=(*data.flows[:6], flow, data.flows[7]))
+
+
+@pytest.mark.parametrize("what", ["guard", "capacity", "demand", "decode", "multiplicity", "release", "quantum"])
+def test_every_figure_keeps_unlike_ranks_apart(what):
+    alike = AllocationData.from_dict(ranks(np.random.default_rng(25), 4))
+    data = nudged(alike, what)
+    assert len(set(collapse(alike, alike.flow_quantum_bytes).flow[::2].tolist())) == 1
+    assert len(set(collapse(data, data.flow_quantum_bytes).flow[::2].tolist())) > 1
+    for solve in (solve_elastic, solve_residual):
+        collapsed, whole = both(data, solve)
+        assert collapsed.objective == pytest.approx(whole.objective, rel=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(15))

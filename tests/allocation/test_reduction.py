@@ -27,6 +27,21 @@ def test_merged_phases_of_several_lanes_have_the_same_optimum(seed):
     )
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_phases_that_another_lane_cuts_are_delayed_by_themselves(seed):
+    """Sends so dear that collectives are overdrawn before anything is late; each crosses one port."""
+    rng = np.random.default_rng([73, seed])
+    case = layered_case(rng, lanes=2)
+    for flow in case["flows"]:
+        end, port = len(case["lanes"][flow["lane"]]["phases"]), rng.choice(["a", "b"])
+        release = [[k, 2 * size] for k, size in flow["release"]]
+        total = sum(size for _, size in release)
+        flow |= {"kind": "send", "routes": [{port: 1.0}], "quantum": 0.05 * flow["quantum"]}
+        flow |= {"release": release, "due": [[end, total]]}
+    data = AllocationData.from_dict(case)
+    assert solve_residual(data).objective == pytest.approx(residual_cost(case), rel=1e-6, abs=1e-9)
+
+
 def layers(count):
     """Sends released at the start and the end of ``count`` equal layers that fill the port to four fifths."""
     phases = [{"duration": 0.5, "bytes": {}}, {"duration": 0.25, "bytes": {"e": 2.0}}] * count

@@ -13,6 +13,7 @@ from pdmodel.allocation.network import network
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.program_r import solve_residual
 from pdmodel.allocation.pull_forward import earliest_due_first, pull_forward
+from pdmodel.allocation.schedule import elastic_schedule
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.policies import STRICT, PlanPolicy
 
@@ -110,6 +111,19 @@ def test_a_wait_longer_than_its_gate_moves_on():
     after = postpone_holds(form, net, ElasticAnswer(sent, stretch, np.zeros((0, len(stretch)))))
     assert after.stretch[[first, second]] == pytest.approx([0.5, 1.0])
     assert after.sent[0, [first, second]] == pytest.approx([2.0, 4.0])
+
+
+def test_a_wait_hold_begins_when_the_last_load_is_there():
+    loads = [
+        {"name": name, "kind": "load", "routes": [{name: 1}], "release": [[0, 4.0]], "due": [[0, 4.0]], "price": 1.0}
+        for name in ("a", "b")
+    ]
+    case = {"ports": {"a": {"capacity": 10.0}, "b": {"capacity": 10.0}}, "phases": [{"duration": 1.0, "bytes": {}}]}
+    data = AllocationData.from_dict(case | {"lane_price": 2.0, "flows": loads})
+    size = np.array([[6.0, 0.0, 0.0], [10.0, 0.0, 0.0]])  # 2 s of 3 and 5 byte/s: the gate is met after 4/3 s
+    schedule = elastic_schedule(data, np.array([2.0, 1.5, 0.0]), size)
+    assert schedule.wait_hold_s[0] == pytest.approx([2.0 - 4.0 / 3.0])
+    assert schedule.phase_hold_s[0] == pytest.approx([0.5])  # compute has nothing that slows it down
 
 
 def small_network(data):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +15,15 @@ from pdmodel.costs.step import prefill_pass
 from pdmodel.errors import CoverageError
 from pdmodel.hardware.catalog import load_profile
 from pdmodel.hardware.compute import (
+    CacheConstants,
     DecodeAttentionConstants,
     ElementwiseConstants,
     GemmConstants,
+    LaunchConstants,
     MoeConstants,
     PrefillAttentionConstants,
     QuantiseConstants,
+    TileConstants,
 )
 from pdmodel.llm.architecture import WeightDtypes
 from pdmodel.llm.catalog import load_llm
@@ -157,3 +161,89 @@ def test_every_kind_of_operation_has_a_formula() -> None:
     operations = [*prefill_layer(load_llm("deepseek-v3"), 5, 100), *decode_layer(load_llm("deepseek-v3"), 5, 8, 900)]
     assert {operation.kind for operation in operations} == set(OperationKind)
     assert all(operation_s(operation, device).value > 0 for operation in operations)
+
+
+CACHE = CacheConstants(size_mb=20.0, saving=0.5)
+
+
+def test_cache_by_hand() -> None:
+    # 20 MB at 2 TB/s: 10 us; at the cache's size half of the saving is left, far below it all, far above it nothing
+    def read(size_bytes: float, cache: CacheConstants | None = CACHE) -> float:
+        return roofline.read_s(size_bytes, bytes_per_s=B, cache=cache)
+
+    assert read(20e6) == pytest.approx(7.5e-6, rel=1e-12)
+    assert read(20e3) == pytest.approx(5e-9, rel=1e-9)
+    assert read(20e9) == pytest.approx(10e-3, rel=1e-9)
+    assert read(20e6, None) == pytest.approx(10e-6, rel=1e-12)
+
+
+@given(st.floats(1e3, 1e12), st.floats(1.0, 10.0))
+def test_more_bytes_never_read_faster(size_bytes: float, factor: float) -> None:
+    most = CacheConstants(size_mb=20.0, saving=0.95)
+    small, large = (roofline.read_s(size, bytes_per_s=B, cache=most) for size in (size_bytes, size_bytes * factor))
+    assert small <= large * (1 + 1e-12)
+
+
+def test_lowered_clock_by_hand() -> None:
+    assert roofline.sustained_s(300e-6, 0.2) == pytest.approx(330e-6, rel=1e-12)
+    assert roofline.sustained_s(1.0, 0.2) == pytest.approx(1.2, rel=1e-3)
+    assert roofline.sustained_s(1e-9, 0.2) == pytest.approx(1e-9, rel=1e-5)
+
+
+def test_depth_bounds_a_small_product() -> None:
+    deep = GEMM.model_copy(update={"depth_us_per_1024": 3.0})
+    found = roofline.gemm_s(1e-6, 1e-6, 2048.0, 0.0, flop_per_s=F, bytes_per_s=B, constants=deep)
+    assert found == pytest.approx(2e-6 + 6e-6, rel=1e-9)
+
+
+def test_waves_by_hand() -> None:
+    tiles = TileConstants(multiprocessors=100, share=1.0, halving_efficiency=0.8)
+    # 1024 x 4096 in units of 256 x 128 x 100 tiles: 128 large ones take two waves, 2; 256 of half the size three, each
+    # half as long but at 0.8 of the rate, 1.875; 512 of a quarter six at 0.64, 2.34; 1024 of an eighth eleven, 2.69
+    expected = 1.875 * 100 * (2 * 256 * 128 * 4096)
+    assert roofline.tiled_flop(1024.0, 4096.0, 4096.0, 1.0, tiles) == pytest.approx(expected, rel=1e-12)
+    smooth = 2 * 1024 * 4096 * 4096
+    assert roofline.tiled_flop(1024.0, 4096.0, 4096.0, 1.0, None) == smooth
+    half = tiles.model_copy(update={"share": 0.5})
+    found = roofline.tiled_flop(1024.0, 4096.0, 4096.0, 1.0, half)
+    assert found == pytest.approx((expected + smooth) / 2, rel=1e-12)
+    few = 2 * 128 * 4096 * 4096  # rows up to 128: no waves
+    assert roofline.tiled_flop(128.0, 4096.0, 4096.0, 1.0, tiles) == few
+
+
+def test_masked_keys_and_longest_row_by_hand() -> None:
+    constants = PrefillAttentionConstants(
+        overhead_us=10,
+        compute_efficiency=0.5,
+        linear_us_per_1024_tokens=4,
+        masked_keys=64,
+        exponent=2,
+        source="s",
+    )
+    # 1024 queries, 65536 pairs, 64 more keys a query: twice the work, 200 us beside 4 us
+    found = roofline.prefill_attention_s(2e10, 1024.0, 65536.0, flop_per_s=F, constants=constants)
+    assert found == pytest.approx(10e-6 + math.hypot(200e-6, 4e-6), rel=1e-12)
+
+
+def test_arrays_are_the_numbers_one_by_one() -> None:
+    tiles = TileConstants(multiprocessors=100, share=0.5, halving_efficiency=0.8)
+    update = {"tiles": tiles, "cache": CACHE, "depth_us_per_1024": 1.0, "sustained_loss": 0.1}
+    constants = GEMM.model_copy(update=update)
+    m, n, k = np.array([1.0, 500.0, 8192.0]), np.array([64.0, 4096.0, 128.0]), np.array([512.0, 4096.0, 2048.0])
+    size = 2 * (m * k + k * n + m * n)
+    peaks = {"flop_per_s": F, "bytes_per_s": B}
+    found = roofline.gemm_s(m, n, k, size, constants=constants, **peaks)
+    for index, shape in enumerate(zip(m, n, k, size, strict=True)):
+        one = roofline.gemm_s(*map(float, shape), constants=constants, **peaks)
+        assert found[index] == pytest.approx(one, rel=1e-14)
+
+
+def test_calls_are_priced_where_products_are_launched_one_by_one() -> None:
+    profile = load_profile("h200_nvlink_2nic")
+    arch, layer = load_llm("qwen3-235b-a22b-fp8"), 5
+    launch = LaunchConstants(eager_calls=True, source="kernels")
+    eager = profile.model_copy(update={"compute": profile.compute.model_copy(update={"launch": launch})})
+    call_us = profile.compute.gemm["fp8_block"].call_us
+    assert call_us > 20
+    added = prefill_pass(arch, eager, 100).layers[layer].time_s - prefill_pass(arch, profile, 100).layers[layer].time_s
+    assert added == pytest.approx(2 * call_us * 1e-6, rel=1e-9)  # qkv and o_proj; the router is BF16

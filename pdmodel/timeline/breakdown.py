@@ -23,6 +23,7 @@ from pdmodel.timeline.assumptions import ComputeEvidence
 from pdmodel.timeline.exchanges import Exchanges, Slot
 from pdmodel.timeline.layers import Pass, embedding_slots, layer_slots
 from pdmodel.timeline.phases import PhaseKind
+from pdmodel.units import US
 
 #: A collective that fills its fullest port so far is bound by it; one that fills it less than `IDLE_SHARE` waits.
 FULL_SHARE, IDLE_SHARE = 0.8, 0.1
@@ -233,7 +234,20 @@ def _times(stages: Iterable[StageCost]) -> dict[Stage, Estimate]:
 
 def _compute_rows(stage: StageCost, count: int, device: Device) -> Iterator[StepRow]:
     for timed in stage.operations:
-        yield _kernel_row(_GROUPS[stage.stage], timed, count, device)
+        row = _kernel_row(_GROUPS[stage.stage], timed, count, device)
+        call_s = _call_s(timed.operation, device)
+        if call_s:
+            # Work of the CPU that the formula adds to a product: a row of its own here.
+            yield StepRow(Group.CPU, "eager_calls", count, call_s, Bound.CPU, row.source)
+            row = replace(row, time_s=row.time_s - call_s, overhead_s=row.overhead_s - call_s)
+        yield row
+
+
+def _call_s(operation: Operation, device: Device) -> float:
+    """What launching a product outside of a graph takes [s]; 0 where graphs are replayed."""
+    if operation.kind is not OperationKind.GEMM or not device.eager_calls:
+        return 0.0
+    return device.gemm(operation.dtype)[0].call_us * US
 
 
 def _kernel_row(group: Group, timed: TimedOperation, count: int, device: Device) -> StepRow:

@@ -137,3 +137,18 @@ def test_time_of_the_cpu_is_a_row_of_its_own() -> None:
     known = without.by_group()[Group.CPU]
     assert with_it.by_group()[Group.CPU] == pytest.approx(64 * 5e-6 + 100e-6)
     assert with_it.time_s - without.time_s == pytest.approx(64 * 5e-6 + 100e-6 - known)
+
+
+def test_calls_outside_of_graphs_are_time_of_the_cpu() -> None:
+    here = setting("qwen3-32b", "h100_8nic", 4)
+    raw = here.box.profile.model_dump(mode="json")
+    raw["compute"]["gemm"]["bf16"]["call_us"] = 2.0
+    raw["compute"]["launch"] = {"eager_calls": True, "source": next(iter(raw["sources"]))}
+    eager = Setting(here.arch, Box(type(here.box.profile).parse(raw), "P"), here.placement)
+    step = decode_breakdown(eager, 8, 1024)
+    # Four products in each of 64 layers, and the output head.
+    assert step.by_group()[Group.CPU] == pytest.approx((4 * 64 + 1) * 2e-6)
+    exchanged = sum(row.total_s for row in step.rows if row.group is Group.TP)
+    cost = decode_step(eager.arch, eager.box.profile, 8, 1024, tp_size=4)
+    assert step.time_s - exchanged == pytest.approx(cost.time_s)
+    assert min(row.time_s for row in step.rows) >= 0

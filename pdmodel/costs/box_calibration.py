@@ -168,11 +168,7 @@ def _smooth_fits(rows: Sequence[CollectiveRow], most: int) -> list[Fit]:
     # A level stretch has no slope to speak of; what no link of today carries would only look like one.
     fastest = max(2 * max(row.size_bytes / row.time_s for row in rows) / GB, FLAT_GB_PER_S)
     shape = Shape(Protocol.SIMPLE, Algorithm.RING, None, fastest)
-    return [
-        fit_branches(rows, [shape] * count)
-        for count in range(1, most + 1)
-        if count == 1 or len(rows) >= 3 * count
-    ]
+    return [fit_branches(rows, [shape] * count) for count in range(1, most + 1) if count == 1 or len(rows) >= 3 * count]
 
 
 def _dips(rows: Sequence[CollectiveRow]) -> list[int]:

@@ -121,12 +121,10 @@ def _groups(
     box = Box(HardwareProfile.parse(raw), "box")
     soft = [group for group in raw["tree"].get("root_complexes", []) if _soft(group, box)]
     names = {group["name"]: box.port_name(group["name"]) for group in soft}
-    measured = [
-        on_ports.get(port, 0.0)
-        for table, on_ports in zip(tables, rates, strict=True)
-        if table.constants.bound_by is BoundBy.UNMODELLED_LINK
-        for port in names.values()
-    ]
+    if not any(table.constants.bound_by is BoundBy.UNMODELLED_LINK for table in tables):
+        return
+    # One-way collectives may cross it faster than those that are bound there: all must fit.
+    measured = [on_ports.get(port, 0.0) for on_ports in rates for port in names.values()]
     if not any(measured):
         return
     kept = [group_capacity_bytes_per_s(box, port) for port in names.values()]

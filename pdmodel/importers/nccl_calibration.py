@@ -449,6 +449,7 @@ def _times(
 ) -> Iterator[TimeChange]:
     """What the change means in time, at a few sizes."""
     here = [table.constants for table in tables if table.constants.nodes == 1]
+    cases: list[tuple[CollectiveOperation, int, Sequence[float]]]
     cases = [(entry.operation, entry.ranks, SHOWN_BYTES) for entry in here]
     cases += [(operation, max(entry.ranks for entry in here), SHOWN_BYTES[2:3]) for operation in derived if here]
     boxes = Box(old, "box"), Box(new, "box")

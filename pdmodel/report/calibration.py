@@ -24,6 +24,12 @@ def calibration_document(found: Calibration, logs: Sequence[Measured], output: P
         *_changes_sections(found),
     ]
     remarks = [*found.warnings, *(f"{_name(one.constants)}: {note}" for one in found.tables for note in one.notes)]
+    remarks += [
+        f"{_name(one.constants)} leaves its ports below 80 % (bound_by {one.constants.bound_by.value}): "
+        f"{one.constants.reason}"
+        for one in found.tables
+        if one.constants.bound_by is not None
+    ]
     if remarks:
         sections.append(Section("To know", bullets=tuple(dict.fromkeys(remarks))))
     base = found.base or "a box made from the log's header"

@@ -109,9 +109,12 @@ def _ports_section(ports: Sequence[Mapping[str, Any]], *, full: bool) -> Section
 
 
 def _collectives_section(profile: HardwareProfile) -> Section:
+    from pdmodel.costs.collectives import fastest_branch
+
     rows = []
     for constants in profile.collectives:
-        best = max(constants.branches, key=lambda branch: branch.bandwidth_gb_per_s)
+        _, first = fastest_branch(constants.branches, 1)
+        _, last = fastest_branch(constants.branches, GIB)
         fit = NOTHING if constants.mean_error is None else percent(constants.mean_error)
         protocols = ", ".join(dict.fromkeys(branch.protocol.value for branch in constants.branches))
         rows.append(
@@ -120,13 +123,13 @@ def _collectives_section(profile: HardwareProfile) -> Section:
                 constants.implementation.value,
                 str(constants.ranks) + (f" on {constants.nodes} nodes" if constants.nodes > 1 else ""),
                 protocols,
-                number(min(branch.alpha_us for branch in constants.branches)),
-                number(best.bandwidth_gb_per_s),
+                number(first.alpha_us),
+                number(last.bandwidth_gb_per_s),
                 fit,
                 constants.source,
             ]
         )
-    head = ["operation", "by", ">ranks", "protocols", ">least alpha [us]", ">algbw [GB/s]", ">mean error", "source"]
+    head = ["operation", "by", ">ranks", "protocols", ">alpha [us]", ">algbw [GB/s]", ">mean error", "source"]
     return Section("Collectives", table=table(head, rows))
 
 

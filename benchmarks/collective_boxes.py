@@ -12,7 +12,6 @@ import numpy as np
 from pdmodel.costs.calibration import CollectiveRow, FloatArray, aiconfigurator_rows, nccl_tests_rows
 from pdmodel.costs.collectives.selector import Situation
 from pdmodel.costs.switching import points_of, settle
-from pdmodel.hardware.constants import Algorithm as A
 from pdmodel.hardware.constants import CollectiveOperation as O
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "collectives"
@@ -53,7 +52,7 @@ def nvlink(ranks: int, channels: int, speed: float, capability: float, nvls: tup
 # Graphs by NCCL's ratings of the links (PCIe gen4 24, gen5 48; AMD sockets 16, Sapphire Rapids 22; NVLink 20, 20.6 and
 # 40.1 a link) and its list of speeds; the RTX PRO 6000 server is taken to be Sapphire Rapids, which its tables fit.
 # None: no log or topology says.
-H100_NVLS, B200_NVLS = (8, 40.0), (16, 45.0)
+H100_NVLS, B200_NVLS = (8, 40.0), (8, 90.0)
 AICONFIGURATOR = {
     "rtx_pro_6000_server__nccl-2.29.2": {2: pcie(2, 48, 12.0, 2), 4: pcie(4, 48, 12.0, 2), 8: pcie(8, 20, 12.0)},
     "l40s__nccl-2.27.3": {2: pcie(2, 48, 8.9, 2, 2), 4: pcie(4, 20, 8.9, 1, 2), 8: pcie(8, 20, 8.9, 1, 2)},
@@ -70,7 +69,7 @@ NCCL_TESTS: dict[str, Situation | None] = {
     "a100sxm40x16_oke_partial": None,
     "b200x16_gke_a4": None,
     "b200x16_lambda_dstack": None,
-    "b200x8_gke_a4": nvlink(8, 16, 45, 10.0, B200_NVLS),
+    "b200x8_gke_a4": nvlink(8, 8, 90, 10.0, B200_NVLS),
     "h100x16_gcp_a3mega": None,
     "h200x16_roce_nccl2.30.4": None,
     "l40s_2node_1gpu": None,
@@ -86,7 +85,6 @@ NCCL_TESTS: dict[str, Situation | None] = {
     "rtx6000d_x16_allreduce": None,
     "rtxpro_x16_alltoall_p2poff_shmoff": None,
 }
-RING_ONLY = (A.RING,)
 
 
 @cache

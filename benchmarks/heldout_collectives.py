@@ -12,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import heldout_exchanges as exchanges
 import numpy as np
 from collective_boxes import AICONFIGURATOR, DATA, NCCL_TESTS, Table, aiconfigurator, nccl_tests
+from heldout_exchanges import markdown, percent
 
 from pdmodel.costs.calibration import FloatArray, robust_line
 from pdmodel.costs.collectives.graphs import switched
@@ -61,15 +63,6 @@ class Errors:
 
 
 HEAD = ["table", "operation, ranks", "pdmodel", "above 4 MiB", "lines alone", "NCCL's tuner", "alpha-beta", "log-log"]
-
-
-def percent(errors: FloatArray) -> str:
-    return f"{errors.mean():.1%}" if errors.size else "–"
-
-
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
 def relative(predicted: FloatArray, measured: FloatArray) -> FloatArray:
@@ -217,6 +210,11 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "aiconfigurator": aiconfigurator_text,
     "carried": carried_text,
     "between": between_text,
+    "uncalibrated": exchanges.uncalibrated_text,
+    "switches": exchanges.switches_text,
+    "constants": exchanges.constants_text,
+    "deepep": exchanges.deepep_text,
+    "fused": exchanges.fused_text,
 }
 
 

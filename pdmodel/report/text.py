@@ -32,6 +32,7 @@ TOP_PORTS = 8
 TOP_FLOWS = 8
 BESIDE = " beside "
 NEARLY = 0.9
+EQUAL = 1e-9
 MEANING = {
     "strict": "KV takes only what collectives leave of a port",
     "residual_edf": "KV takes only what collectives leave of a port, earliest due first",
@@ -67,9 +68,13 @@ def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False
 
 
 def best_simple_rule(policies: Sequence[PolicyResult]) -> PolicyResult | None:
-    """The cheapest policy that needs no plan: neither ``plan`` itself nor ``unmanaged``."""
+    """The cheapest policy that needs no plan: neither ``plan`` itself nor ``unmanaged``; the first of equally cheap ones.
+
+    As the plan is the first of equals as well, a plan that is a simple rule and the best simple rule have one name.
+    """
     simple = [policy for policy in policies if policy.name not in {"plan", "unmanaged"}]
-    return min(simple, key=lambda policy: policy.cost, default=None)
+    least = min((policy.cost for policy in simple), default=0.0)
+    return next((policy for policy in simple if policy.cost <= least * (1 + EQUAL)), None)
 
 
 def port_groups(ports: Sequence[PortResult]) -> list[list[PortResult]]:

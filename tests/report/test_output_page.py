@@ -13,7 +13,7 @@ CONTENT = plan_to_dict(sample_plan())
 
 def json_rows() -> dict[str, str]:
     """First cell to second cell of the table under "JSON"."""
-    part = PAGE.read_text(encoding="utf-8").split("## JSON")[1].split("## CSV")[0]
+    part = PAGE.read_text(encoding="utf-8").split("## JSON\n")[1].split("\n## ")[0]
     cells = [row.strip("|").split("|", 1) for row in part.splitlines() if row.startswith("| `")]
     return dict(cells)
 

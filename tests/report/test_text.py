@@ -92,6 +92,21 @@ def test_best_simple_rule_is_the_cheapest_without_a_plan() -> None:
     assert best_simple_rule([policy for policy in PLAN.policies if policy.name == "plan"]) is None
 
 
+def test_of_equally_cheap_rules_the_first_is_the_best() -> None:
+    costs = (("strict", 1.0), ("cap", 1.0 - 1e-14))
+    equal = [replace(PLAN.policies[0], name=name, cost=cost) for name, cost in costs]
+    found = best_simple_rule(equal)
+    assert found is not None
+    assert found.name == "strict"
+
+
+def test_headroom_says_that_the_rates_are_not_worth_setting() -> None:
+    relaxed = replace(PLAN, verdict=replace(PLAN.verdict, kind=VerdictKind.HEADROOM), settings=())
+    assert "not worth setting" in section(plan_document(relaxed), "What to set: knobs").text[0]
+    pressed = replace(PLAN, settings=())
+    assert "not worth setting" not in section(plan_document(pressed), "What to set: knobs").text[0]
+
+
 def test_alike_ports_share_a_line_and_shared_ports_come_first() -> None:
     shown = [row[0] for row in rows(plan_document(PLAN), "Ports")]
     assert shown == ["P/switch0/down", "P/gpu[0-1]/ingress", "P/nic0/tx"]

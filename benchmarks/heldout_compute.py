@@ -89,14 +89,13 @@ def family(row: Any, constants: ComputeConstants) -> str:
 
     A MoE step counts as held out where other LLMs gave constants for its experts; else they are the package's defaults.
     """
+    dtype = row.weight_dtype.replace("bfloat16", "bf16")
+    kind = f"{'dense' if pd.isna(row.moe_dtype) else 'MoE'} {dtype}"
     if row.backend != "vllm":
-        return f"{row.backend}, {row.weight_dtype}" + (", flags" if row.flags else "")
+        return f"{row.backend}, {kind}" + (", flags" if row.flags else "")
     if row.flags:
         return str(row.flags) + (", MLA" if row.base_model == MLA and "fp8block" in row.flags else "")
-    dtype = row.weight_dtype.replace("bfloat16", "bf16")
-    if pd.isna(row.moe_dtype):
-        return f"dense {dtype}"
-    return f"MoE {dtype}" + ("" if dtype in constants.moe else ", default experts")
+    return kind + ("" if kind.startswith("dense") or dtype in constants.moe else ", default experts")
 
 
 def eager(profile: HardwareProfile) -> HardwareProfile:

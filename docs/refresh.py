@@ -10,22 +10,32 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+from pdmodel.hardware.catalog import load_profile
 from pdmodel.verification import BandResult, read_tables
 from pdmodel.verification.results import compare, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "validation.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "validation.md",
+    ROOT / "docs" / "compute.md",
+    ROOT / "docs" / "calibrate.md",
+)
+MEASURED_BOXES = ("rtx_pro_6000_server", "l40s_pcie_gen4", "h100_8nic", "h200_nvlink_2nic", "b200_8nic")
 BLOCK = re.compile(r"(<!-- quote: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(<!-- end -->)", flags=re.DOTALL)
 FLAGSHIP = "agentic_turn_pcie"
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, folder: Path = ROOT) -> str:
     """What ``pdmodel`` with these arguments prints where there is no terminal."""
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | {"NO_COLOR": "1"}
     command = [sys.executable, "-c", "from pdmodel.cli.main import main; raise SystemExit(main())", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def first_screen() -> str:
@@ -72,11 +82,74 @@ def collective_errors() -> str:
     return "\n".join(lines) + "\n"
 
 
+def compute_constants() -> str:
+    """The fitted constants of compute, a table per kind of kernel."""
+    text = []
+    for part in ("gemm", "prefill_attention", "decode_attention", "moe"):
+        rows: list[dict[str, str]] = []
+        for name in MEASURED_BOXES:
+            for dtype, constants in getattr(load_profile(name).compute, part).items():
+                values = constants.model_dump(exclude_none=True, exclude={"source"})
+                rows.append({"box": name, "dtype": dtype, **_flat(values)})
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        names = [key for key in names if not key.endswith("_error")] + ["mean_error", "held_out_error"]
+        text += [f"**{part}**", "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+        text += ["| " + " | ".join(row.get(key, "–") for key in names) + " |" for row in rows] + [""]
+    return "\n".join(text)
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested constants as columns; a constant that is not in use is a dash."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            found |= _flat(value, f"{name}.")
+        else:
+            found[name] = f"{value:.3g}" if value else "0"
+    return found
+
+
+@cache
+def _calibrated() -> tuple[str, str, str]:
+    """The report of a calibration, and verdict and times of the flagship before it and after it."""
+    log = ROOT / "tests" / "data" / "nccl_tests" / "all_reduce_8x_rtx_pro_6000.log"
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "all_reduce.log").write_bytes(log.read_bytes())
+        words = ("calibrate", "nccl-tests", "all_reduce.log", "--profile", "rtx_pro_6000_wrx90_two_roots")
+        report = run(*words, "-o", "my_box.json", folder=folder)
+        scenario = json.loads((ROOT / "scenarios" / f"{FLAGSHIP}.json").read_text(encoding="utf-8"))
+        scenario["name"] = "my_turn"
+        scenario["prefill"]["hardware"] = scenario["decode"]["hardware"] = "my_box.json"
+        (folder / "my_turn.json").write_text(json.dumps(scenario), encoding="utf-8")
+        after = run("plan", "my_turn.json", folder=folder)
+    return f"```text\n$ pdmodel {' '.join(words)} -o my_box.json\n{report}```\n", run("plan", FLAGSHIP), after
+
+
+def calibration_report() -> str:
+    """What a calibration prints."""
+    return _calibrated()[0]
+
+
+def calibration_plans() -> str:
+    """Verdict and times of one scenario before and after the calibration."""
+    _, before, after = _calibrated()
+    shown = []
+    for command, text in ((FLAGSHIP, before), ("my_turn.json", after)):
+        start, stop = text.index("Verdict\n"), text.index("\nPorts\n")
+        shown.append(f"```text\n$ pdmodel plan {command}\n...\n{text[start:stop].rstrip()}\n```\n")
+    return "\n".join(shown)
+
+
 QUOTES: dict[str, Callable[[], str]] = {
+    "calibration-report": calibration_report,
+    "calibration-plans": calibration_plans,
     "first-screen": first_screen,
     "scenarios": scenarios,
     "published-tables": published_tables,
     "collective-errors": collective_errors,
+    "compute-constants": compute_constants,
 }
 
 

@@ -68,7 +68,7 @@ def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False
 
 
 def best_simple_rule(policies: Sequence[PolicyResult]) -> PolicyResult | None:
-    """The cheapest policy that needs no plan: neither ``plan`` itself nor ``unmanaged``; the first of equally cheap ones.
+    """The cheapest policy that needs no plan: neither ``plan`` itself nor ``unmanaged``; the first of equals.
 
     As the plan is the first of equals as well, a plan that is a simple rule and the best simple rule have one name.
     """

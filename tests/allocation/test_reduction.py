@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from plain_programs import elastic_cost, layered_case, residual_cost
@@ -40,6 +42,22 @@ def test_phases_that_another_lane_cuts_are_delayed_by_themselves(seed):
         flow |= {"release": release, "due": [[end, total]]}
     data = AllocationData.from_dict(case)
     assert solve_residual(data).objective == pytest.approx(residual_cost(case), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_phases_of_different_price_stay_apart(seed):
+    rng = np.random.default_rng([74, seed])
+    case = layered_case(rng)
+    prices = np.where(np.arange(len(case["phases"])) < 6, 6.0, 1.0)
+    for phase, price in zip(case["phases"], prices, strict=True):
+        phase["price"] = float(price)
+    for flow in case["flows"]:
+        total = sum(size for _, size in flow["release"])
+        flow |= {"kind": "send", "release": [[0, 2 * total]], "due": [[len(prices), 2 * total]]}
+        flow |= {"quantum": 0.05 * flow["quantum"]}
+    data = dataclasses.replace(AllocationData.from_dict(case), phase_price_per_s=(prices,))
+    assert solve_residual(data).objective == pytest.approx(residual_cost(case), rel=1e-6, abs=1e-9)
+    assert solve_elastic(data).objective == pytest.approx(elastic_cost(case), rel=1e-6, abs=1e-9)
 
 
 def layers(count):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pdmodel.cli.options import DebugOption, Format, FormatOption, NoColourOption
+from pdmodel.cli.options import DebugOption, Format, NoColourOption
 
 if TYPE_CHECKING:
     from pdmodel.importers.nccl_calibration import Measured
@@ -24,52 +24,59 @@ and alltoall_perf improve what follows from the all-reduce.
 pdmodel calibrate nccl-tests *.log -o my_box.json"""
 
 
+LogsArgument = Annotated[list[Path], typer.Argument(metavar="LOG...", help="Logs of nccl-tests of one machine.")]
+NewOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="NEW.json",
+        help="Write the new profile here. Without it only the report is printed.",
+        show_default=False,
+    ),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="BOX",
+        help="The box to calibrate: a name (pdmodel hardware list) or a path. Default: one made from the header.",
+        show_default=False,
+    ),
+]
+CollectiveOption = Annotated[
+    str | None, typer.Option("--collective", metavar="NAME", help="What the logs are of, where they do not tell.")
+]
+RanksOption = Annotated[int | None, typer.Option("--ranks", min=1, help="Number of ranks, where logs do not tell.")]
+NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes, where logs do not tell.")]
+GpuOption = Annotated[
+    str | None, typer.Option("--gpu", metavar="NAME", help="The GPUs, where the logs do not name them.")
+]
+ReportFormatOption = Annotated[Format, typer.Option("--format", help="Form of the report on stdout.")]
+KeepOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep", metavar="", help="Keep the profile's other NCCL collectives; default: they follow from the logs."
+    ),
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", metavar="", help="Take logs whose GPUs or ranks are not the box's.")
+]
+
+
 @app.command("nccl-tests", epilog=EPILOG)
 def nccl_tests(
-    logs: Annotated[list[Path], typer.Argument(metavar="LOG...", help="Logs of nccl-tests of one machine.")],
+    logs: LogsArgument,
     *,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="NEW.json",
-            help="Write the new profile here. Without it only the report is printed.",
-            show_default=False,
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            "--profile",
-            metavar="BOX",
-            help="The box to calibrate: a name (pdmodel hardware list) or a path. Default: one made from the header.",
-            show_default=False,
-        ),
-    ] = None,
-    collective: Annotated[
-        str | None,
-        typer.Option("--collective", metavar="NAME", help="What the logs are of, where they do not tell."),
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option("--ranks", min=1, help="Number of ranks, where the logs do not tell.")
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", min=1, help="Number of nodes, where the logs do not tell.")
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="NAME", help="The GPUs, where the logs do not name them.")
-    ] = None,
-    keep: Annotated[
-        bool,
-        typer.Option(
-            "--keep", metavar="", help="Keep the profile's other NCCL collectives; default: they follow from the logs."
-        ),
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Take logs whose GPUs or ranks are not the box's.")
-    ] = False,
-    form: FormatOption = None,
+    output: NewOption = None,
+    profile: ProfileOption = None,
+    collective: CollectiveOption = None,
+    ranks: RanksOption = None,
+    nodes: NodesOption = None,
+    gpu: GpuOption = None,
+    keep: KeepOption = False,
+    force: ForceOption = False,
+    form: ReportFormatOption = Format.RICH,
     debug: DebugOption = False,
     no_colour: NoColourOption = False,
 ) -> None:
@@ -93,7 +100,7 @@ def nccl_tests(
     document = calibration_document(found, measured, output)
     if output is not None:
         write_whole(output, to_json(found.raw).encode())
-    show(document, form or Format.RICH)
+    show(document, form)
 
 
 def _base(profile: str | None) -> dict[str, Any] | None:

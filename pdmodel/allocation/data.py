@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from pdmodel.errors import InputError
-from pdmodel.hardware.ports import Port, PortKind, Route
+from pdmodel.allocation.abstract import AbstractCase
+from pdmodel.hardware.ports import Port, Route
 from pdmodel.timeline.capacity import usable_capacity
 from pdmodel.timeline.phases import (
     Clock,
@@ -21,8 +21,6 @@ from pdmodel.timeline.phases import (
     FloatArray,
     IntArray,
     Lane,
-    Phase,
-    PhaseKind,
     Timeline,
 )
 from pdmodel.transfer.flows import Flow, FlowKind
@@ -110,53 +108,35 @@ class AllocationData:
         ``ports`` {name: {capacity, guard}}; ``phases`` [{duration, bytes: {port: bytes}}] in order; ``lanes``
         [{price, phases: [{start, end, duration, bytes}]}]; ``flows`` [{name, kind, routes: [{port: multiplicity}],
         release: [[k, bytes]], due: [[k, bytes]], price, quantum, lane?}]; ``tail`` [interval lengths]. Any consistent
-        units. All sends of a case are one request whose price is the sum; ``price`` of a lane is its pi_i.
+        units. All sends of a case are one request whose price is the sum; ``price`` of a lane is its pi_i. Further keys
+        are notes. Raises `InputError` with the path of what is missing or out of range.
         """
-        try:
-            return cls._from_dict(case)
-        except KeyError as error:
-            raise InputError(f"the allocation case has no {error.args[0]!r}") from None
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the allocation case is malformed: {error}") from None
-
-    @classmethod
-    def _from_dict(cls, case: Mapping[str, Any]) -> Self:
-        ports = tuple(
-            Port(name, PortKind.ABSTRACT, float(spec["capacity"]), float(spec.get("guard", 0.0)))
-            for name, spec in case["ports"].items()
-        )
-        raw_lanes = case.get("lanes") or [{"price": case["lane_price"], "phases": case["phases"]}]
-        lanes = tuple(_abstract_lane(k, raw["phases"]) for k, raw in enumerate(raw_lanes))
-        flows = tuple(_abstract_flow(raw) for raw in case["flows"])
-        flow_price = np.array([float(raw["price"]) for raw in case["flows"]], dtype=float)
-        lane_index = {lane.name: k for k, lane in enumerate(lanes)}
-        requests, lane_price = [], []
-        for k, raw in enumerate(raw_lanes):
-            waiting = sum(
-                float(price)
-                for flow, price in zip(flows, flow_price, strict=True)
-                if flow.kind is FlowKind.SEND and lane_index[flow.lane] == k
-            )
-            lane_price.append(float(raw["price"]) - waiting)
-            requests.append(RequestData(lanes[k].name, k, 0, len(lanes[k].phases) - 1, waiting))
-        quantum = [float(raw["quantum"]) if raw.get("quantum") is not None else np.nan for raw in case["flows"]]
-        tail = case.get("tail")
+        parsed = AbstractCase.parse(case)
+        prices = [lane.price for lane in parsed.all_lanes]
+        lanes, flows = parsed.timeline_lanes(), parsed.all_flows()
+        waiting = [
+            sum(raw.price for raw in parsed.flows if raw.lane == k and raw.kind is FlowKind.SEND)
+            for k in range(len(lanes))
+        ]
+        quantum = [np.nan if raw.quantum is None else raw.quantum for raw in parsed.flows]
         return cls(
-            ports=ports,
+            ports=parsed.all_ports(),
             lanes=lanes,
             decode_lanes=(),
-            clock=_abstract_clock(raw_lanes),
+            clock=parsed.clock(),
             flows=flows,
-            requests=tuple(requests),
-            lane_price_per_s=np.array(lane_price, dtype=float),
+            requests=tuple(
+                RequestData(lane.name, k, 0, len(lane.phases) - 1, waiting[k]) for k, lane in enumerate(lanes)
+            ),
+            lane_price_per_s=np.array(prices, dtype=float) - np.array(waiting, dtype=float),
             phase_price_per_s=tuple(
-                np.full(len(lane.phases), float(raw["price"])) for lane, raw in zip(lanes, raw_lanes, strict=True)
+                np.full(len(lane.phases), price) for lane, price in zip(lanes, prices, strict=True)
             ),
             decode_price_per_s=np.zeros(0),
-            flow_price_per_s=flow_price,
+            flow_price_per_s=np.array([raw.price for raw in parsed.flows], dtype=float),
             flow_quantum_bytes=np.array(quantum, dtype=float),
             late_group=tuple(flow.name for flow in flows),
-            tail_s=None if tail is None else np.array(tail, dtype=float),
+            tail_s=None if parsed.tail is None else np.array(parsed.tail, dtype=float),
         )
 
     def only_lane(self, lane: int) -> AllocationData:
@@ -324,63 +304,3 @@ def _phase_prices(count: int, lane_price: float, requests: Sequence[RequestData]
     for request in requests:
         price[: request.last_phase + 1] += request.price_per_s
     return price
-
-
-def _abstract_lane(index: int, raw_phases: Sequence[Mapping[str, Any]]) -> Lane:
-    """A lane whose phases may start where the clock says: a gap before a phase is its request's arrival."""
-    name, end, phases = f"lane{index}", 0.0, []
-    for i, raw in enumerate(raw_phases):
-        start, duration = float(raw.get("start", end)), float(raw["duration"])
-        phases.append(
-            Phase(
-                id=str(i),
-                kind=PhaseKind.COLLECTIVE if any(raw["bytes"].values()) else PhaseKind.COMPUTE,
-                duration_s=duration,
-                wire_bytes={port: float(size) for port, size in raw["bytes"].items()},
-                request=name,
-                layer=i,
-                not_before_s=start if start > end else 0.0,
-            )
-        )
-        end = float(raw.get("end", start + duration))
-    return Lane(name, tuple(phases))
-
-
-def _abstract_flow(raw: Mapping[str, Any]) -> Flow:
-    routes = tuple(
-        Route(f"{raw['name']}/route{k}", {port: float(m) for port, m in route.items()})
-        for k, route in enumerate(raw["routes"])
-    )
-    lane = f"lane{raw.get('lane', 0)}"
-    return Flow(
-        name=raw["name"],
-        kind=FlowKind(raw["kind"]),
-        request=lane,
-        lane=lane,
-        source=raw["name"],
-        destination="",
-        routes=routes,
-        release=tuple((int(k), float(size)) for k, size in raw["release"]),
-        due=tuple((int(k), float(size)) for k, size in raw["due"]),
-        split=(1.0,) + (0.0,) * (len(routes) - 1),
-    )
-
-
-def _abstract_clock(raw_lanes: Sequence[Mapping[str, Any]]) -> Clock:
-    """The clock of abstract lanes: back to back where no start and end are given."""
-    spans: list[list[tuple[float, float, float]]] = []
-    for raw in raw_lanes:
-        now, lane = 0.0, []
-        for phase in raw["phases"]:
-            start, duration = float(phase.get("start", now)), float(phase["duration"])
-            now = float(phase.get("end", start + duration))
-            lane.append((start, now, duration))
-        spans.append(lane)
-    edges = np.unique([time for lane in spans for start, end, _ in lane for time in (start, end)] or [0.0])
-    phase = np.full((len(spans), len(edges) - 1), -1, dtype=np.int64)
-    speed = np.zeros(phase.shape)
-    for k, lane in enumerate(spans):
-        for i, (start, end, duration) in enumerate(lane):
-            inside = slice(int(np.searchsorted(edges, start)), int(np.searchsorted(edges, end)))
-            phase[k, inside], speed[k, inside] = i, duration / (end - start) if end > start else 1.0
-    return Clock(edges, phase, speed)

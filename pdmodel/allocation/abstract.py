@@ -1,0 +1,176 @@
+"""Abstract cases: ports, phases and flows as plain numbers in any consistent units, without a machine behind them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+
+from pdmodel.hardware.ports import Port, PortKind, Route
+from pdmodel.spec import Spec
+from pdmodel.timeline.phases import Clock, Lane, Phase, PhaseKind
+from pdmodel.transfer.flows import Flow, FlowKind
+
+Step = tuple[NonNegativeInt, NonNegativeFloat]
+#: Bytes due may exceed bytes released by rounding only.
+ROUNDING = 1e-9
+
+
+class _Part(Spec):
+    """Further keys are notes: a case may carry its name, its optimum, where it is from."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class AbstractPort(_Part):
+    """Capacity and guard of a port."""
+
+    capacity: PositiveFloat
+    guard: NonNegativeFloat = 0.0
+
+
+class AbstractPhase(_Part):
+    """Duration at full speed, critical bytes per port, and the interval on the clock without KV where it is given."""
+
+    duration: NonNegativeFloat
+    bytes: dict[str, NonNegativeFloat]
+    start: NonNegativeFloat | None = None
+    end: NonNegativeFloat | None = None
+
+
+class AbstractLane(_Part):
+    """A lane and what a second of its delay costs."""
+
+    price: NonNegativeFloat
+    phases: tuple[AbstractPhase, ...]
+
+    def spans(self) -> list[tuple[float, float, float]]:
+        """(start, end, duration) of each phase on the clock: back to back where no start and end are given."""
+        now, found = 0.0, []
+        for phase in self.phases:
+            start = now if phase.start is None else phase.start
+            now = start + phase.duration if phase.end is None else phase.end
+            found.append((start, now, phase.duration))
+        return found
+
+
+class AbstractFlow(_Part):
+    """A flow of lane number ``lane``."""
+
+    name: str
+    kind: FlowKind
+    routes: Annotated[tuple[dict[str, PositiveFloat], ...], Field(min_length=1)]
+    release: tuple[Step, ...]
+    due: tuple[Step, ...]
+    price: NonNegativeFloat
+    quantum: PositiveFloat | None = None
+    lane: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _all_due_bytes_exist(self) -> Self:
+        released, due = sum(size for _, size in self.release), sum(size for _, size in self.due)
+        if due > released * (1 + ROUNDING):
+            message = f"{self.name}: {due:g} bytes are due, {released:g} are released"
+            raise ValueError(message)
+        return self
+
+
+class AbstractCase(_Part):
+    """The whole case: ``phases`` and ``lane_price`` are short for one lane."""
+
+    ports: dict[str, AbstractPort]
+    flows: tuple[AbstractFlow, ...]
+    phases: tuple[AbstractPhase, ...] | None = None
+    lane_price: NonNegativeFloat | None = None
+    lanes: Annotated[tuple[AbstractLane, ...], Field(min_length=1)] | None = None
+    tail: tuple[PositiveFloat, ...] | None = None
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.lanes is None and (self.phases is None or self.lane_price is None):
+            message = "a case needs phases and lane_price, or lanes"
+            raise ValueError(message)
+        for k, lane in enumerate(self.all_lanes):
+            for i, phase in enumerate(lane.phases):
+                self._check_ports(phase.bytes, f"lane {k} phase {i}")
+        for flow in self.flows:
+            for route in flow.routes:
+                self._check_ports(route, f"flow {flow.name}")
+            if flow.lane >= len(self.all_lanes):
+                message = f"flow {flow.name}: there is no lane {flow.lane}"
+                raise ValueError(message)
+            last = len(self.all_lanes[flow.lane].phases)
+            wrong = [k for k, _ in (*flow.release, *flow.due) if k > last]
+            if wrong:
+                message = f"flow {flow.name}: phase {wrong[0]} of {last} (0 to {last} are legal)"
+                raise ValueError(message)
+        return self
+
+    def _check_ports(self, used: dict[str, float], where: str) -> None:
+        unknown = [name for name in used if name not in self.ports]
+        if unknown:
+            message = f"{where}: unknown port {unknown[0]!r} (ports: {', '.join(self.ports)})"
+            raise ValueError(message)
+
+    @property
+    def all_lanes(self) -> tuple[AbstractLane, ...]:
+        """The lanes, the short form included."""
+        if self.lanes is not None:
+            return self.lanes
+        return (AbstractLane(price=self.lane_price or 0.0, phases=self.phases or ()),)
+
+    def all_ports(self) -> tuple[Port, ...]:
+        """The ports of the record."""
+        return tuple(Port(name, PortKind.ABSTRACT, port.capacity, port.guard) for name, port in self.ports.items())
+
+    def timeline_lanes(self) -> tuple[Lane, ...]:
+        """Lanes whose phases may start where the clock says: a gap before a phase is its request's arrival."""
+        found = []
+        for k, lane in enumerate(self.all_lanes):
+            name, end, phases = f"lane{k}", 0.0, []
+            for i, (phase, (start, until, duration)) in enumerate(zip(lane.phases, lane.spans(), strict=True)):
+                phases.append(
+                    Phase(
+                        id=str(i),
+                        kind=PhaseKind.COLLECTIVE if any(phase.bytes.values()) else PhaseKind.COMPUTE,
+                        duration_s=duration,
+                        wire_bytes=phase.bytes,
+                        request=name,
+                        layer=i,
+                        not_before_s=start if start > end else 0.0,
+                    )
+                )
+                end = until
+            found.append(Lane(name, tuple(phases)))
+        return tuple(found)
+
+    def all_flows(self) -> tuple[Flow, ...]:
+        """Flows of the record; the engine's rule is the first route."""
+        return tuple(
+            Flow(
+                name=flow.name,
+                kind=flow.kind,
+                request=f"lane{flow.lane}",
+                lane=f"lane{flow.lane}",
+                source=flow.name,
+                destination="",
+                routes=tuple(Route(f"{flow.name}/route{k}", route) for k, route in enumerate(flow.routes)),
+                release=flow.release,
+                due=flow.due,
+                split=(1.0,) + (0.0,) * (len(flow.routes) - 1),
+            )
+            for flow in self.flows
+        )
+
+    def clock(self) -> Clock:
+        """The lanes on one clock."""
+        spans = [lane.spans() for lane in self.all_lanes]
+        edges = np.unique([time for lane in spans for start, end, _ in lane for time in (start, end)] or [0.0])
+        phase = np.full((len(spans), len(edges) - 1), -1, dtype=np.int64)
+        speed = np.zeros(phase.shape)
+        for k, lane in enumerate(spans):
+            for i, (start, end, duration) in enumerate(lane):
+                inside = slice(int(np.searchsorted(edges, start)), int(np.searchsorted(edges, end)))
+                phase[k, inside], speed[k, inside] = i, duration / (end - start) if end > start else 1.0
+        return Clock(edges, phase, speed)

@@ -1,0 +1,79 @@
+"""Abstract cases: what is wrong is one line that says where."""
+
+import copy
+
+import pytest
+from test_programs import one_collective
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.program_e import solve_elastic
+from pdmodel.allocation.program_r import solve_residual
+from pdmodel.errors import InputError
+from pdmodel.replay.engine import simulate
+
+
+def renamed(case):
+    case["fows"] = case.pop("flows")
+
+
+MISTAKES = {
+    "missing flows": (renamed, "flows: missing key"),
+    "negative duration": (lambda c: c["phases"][0].update(duration=-1), "phases.0.duration: found -1"),
+    "unknown port of a route": (lambda c: c["flows"][0]["routes"].append({"zz": 1}), "unknown port 'zz' (ports: e)"),
+    "unknown port of a phase": (lambda c: c["phases"][0]["bytes"].update(zz=1.0), "lane 0 phase 0: unknown port 'zz'"),
+    "phase that is not there": (lambda c: c["flows"][0]["release"].append([99, 1.0]), "phase 99 of"),
+    "lane that is not there": (lambda c: c["flows"][0].update(lane=3), "there is no lane 3"),
+    "unknown kind": (lambda c: c["flows"][0].update(kind="snd"), "found 'snd'"),
+    "port without capacity": (lambda c: c["ports"]["e"].update(capacity=0), "ports.e.capacity: found 0"),
+    "more due than released": (lambda c: c["flows"][0].update(due=[[1, 1e9]]), "1e+09 bytes are due"),
+    "no price of the lane": (lambda c: c.pop("lane_price"), "needs phases and lane_price, or lanes"),
+    "no route": (lambda c: c["flows"][0].update(routes=[]), "flows.0.routes"),
+    "not a number": (lambda c: c["ports"]["e"].update(capacity=float("nan")), "ports.e.capacity"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(mistake):
+    change, expected = MISTAKES[mistake]
+    case = copy.deepcopy(one_collective())
+    change(case)
+    with pytest.raises(InputError) as error:
+        AllocationData.from_dict(case)
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_notes_are_no_mistake():
+    case = {**one_collective(), "name": "case", "optimum_e": 1.0}
+    assert solve_elastic(AllocationData.from_dict(case)).objective == pytest.approx(
+        solve_elastic(AllocationData.from_dict(one_collective())).objective
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(flows=[]),
+        lambda c: c["flows"][0].update(release=[[0, 0.0]], due=[[0, 0.0]]),
+        lambda c: c["flows"][0].update(release=[], due=[]),
+    ],
+    ids=["no flows", "no bytes", "no steps"],
+)
+def test_nothing_to_move_costs_nothing(change):
+    case = copy.deepcopy(one_collective())
+    change(case)
+    data = AllocationData.from_dict(case)
+    assert solve_elastic(data).objective == 0.0
+    assert solve_residual(data).objective == 0.0
+    assert simulate(data, "unmanaged").cost == 0.0
+
+
+def test_a_phase_of_no_duration_takes_no_time():
+    case = copy.deepcopy(one_collective())
+    case["phases"].insert(0, {"duration": 0.0, "bytes": {}})
+    for flow in case["flows"]:
+        flow["release"] = [[k + 1, size] for k, size in flow["release"]]
+        flow["due"] = [[k + 1, size] for k, size in flow["due"]]
+    with_it, without = AllocationData.from_dict(case), AllocationData.from_dict(one_collective())
+    assert solve_elastic(with_it).objective == pytest.approx(solve_elastic(without).objective)
+    assert simulate(with_it, "unmanaged").cost == pytest.approx(simulate(without, "unmanaged").cost)

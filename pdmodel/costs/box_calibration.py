@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, log
+from math import inf, log, sqrt
 from statistics import mean
 
 import numpy as np
@@ -185,7 +185,7 @@ def _dips(rows: Sequence[CollectiveRow]) -> list[int]:
 def _jump(rows: Sequence[CollectiveRow], cut: int, most: int) -> Fit:
     """Lines on either side of a jump half way, on a logarithmic scale, between two sizes."""
     left, right = (fit_table(part, most - 1) for part in (rows[:cut], rows[cut:]))
-    at = round(float(np.sqrt(rows[cut - 1].size_bytes * rows[cut].size_bytes)))
+    at = round(sqrt(float(rows[cut - 1].size_bytes) * float(rows[cut].size_bytes)))
     before = [branch.model_copy(update={"max_bytes": branch.max_bytes or at - 1}) for branch in left.branches]
     after = [branch.model_copy(update={"from_bytes": branch.from_bytes or at}) for branch in right.branches]
     share = cut / len(rows)

@@ -219,11 +219,11 @@ def _part(log: NcclTestsLog, table: Table, warnings: list[str]) -> _Part | None:
             path=f"line {two.line}",
             expected="a GPU for each rank",
         )
-    _check_sizes(log.file, table)
+    _check_left_out(log.file, table)
     return _Part(log.file, table, operation, table.ranks, table.nodes or 0)
 
 
-def _check_sizes(file: str, table: Table) -> None:
+def _check_left_out(file: str, table: Table) -> None:
     rows = sorted(table.rows, key=lambda row: row.size_bytes)
     for one, two in pairwise(rows):
         if table.left_out and two.size_bytes > WIDEST_GAP * one.size_bytes:
@@ -233,13 +233,6 @@ def _check_sizes(file: str, table: Table) -> None:
                 path=f"line {table.left_out[0]}",
                 expected="the whole table",
             )
-    if rows[-1].size_bytes < LEAST_LARGEST_BYTES:
-        raise InputError(
-            f"the largest size is {rows[-1].size_bytes} B: the table shows latency, no bandwidth",
-            file=file,
-            path=f"line {rows[-1].line}",
-            expected="sizes up to 1 MiB at least: -b 8 -e 1G -f 2",
-        )
 
 
 def _minimal(name: str, gpu: str | None, parts: Sequence[_Part], warnings: list[str]) -> dict[str, Any]:
@@ -339,6 +332,14 @@ def _calibrated(
     first = group[0]
     if progress is not None:
         progress(f"{first.operation.value} among {first.ranks}")
+    largest, line, file = max((row.size_bytes, row.line, part.file) for part in group for row in part.table.rows)
+    if largest < LEAST_LARGEST_BYTES:
+        raise InputError(
+            f"the largest size is {largest} B: that shows latency, no bandwidth",
+            file=file,
+            path=f"line {line}",
+            expected="sizes up to 1 MiB at least, in this log or in one beside it: -b 8 -e 1G -f 2",
+        )
     source = _add_source(raw, group, logs)
     table = MeasuredTable(
         first.operation,
@@ -361,7 +362,7 @@ def _rows(part: _Part, *, second: bool) -> list[CollectiveRow]:
     for row in part.table.rows:
         places = row.places
         if len(places) > int(second):
-            found.append(CollectiveRow(part.operation, part.ranks, row.size_bytes, places[int(second)].time_s))
+            found.append(CollectiveRow(part.operation, part.ranks, float(row.size_bytes), places[int(second)].time_s))
     return found
 
 

@@ -144,6 +144,19 @@ def test_keep_leaves_the_other_collectives_alone():
     assert [entry.operation for entry in found.dropped] == [AR]
 
 
+def test_small_and_large_sizes_may_be_two_logs():
+    found = calibrated(made_log(sizes=SIZES[:14]), made_log(sizes=SIZES[14:], seed=2))
+    (table,) = found.tables
+    assert len(table.table.sizes) == len(SIZES)
+    assert found.profile.sources["nccl_tests_all_reduce_8"].ref.count("sha256") == 2
+
+
+def test_sizes_without_a_power_of_two_and_huge_ones():
+    sizes = [3 * 4**k for k in range(3, 19)]
+    (table,) = calibrated(made_log(sizes=sizes, time_s=lambda size: two_lines(size) * 1.01)).tables
+    assert table.overall.held_out < 0.03
+
+
 def test_kernels_of_engines_stay():
     log = made_log(gpu="NVIDIA RTX PRO 6000 Blackwell Server Edition", ranks=4)
     found = calibrated(log, profile="rtx_pro_6000_server")
@@ -228,7 +241,7 @@ REFUSED = {
         WRX90,
         "--ranks N",
     ),
-    "small sizes": (made_log(sizes=SIZES[:14]), WRX90, "shows latency, no bandwidth"),
+    "small sizes": (made_log(sizes=SIZES[:14]), WRX90, "that shows latency, no bandwidth"),
     "one size": (made_log(sizes=SIZES[-1:]), WRX90, "at least 2"),
     "ambiguous": (
         made_log("all_gather", layout=replace(CLASSIC, validated=False), sizes=SIZES[5:]),

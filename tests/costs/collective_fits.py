@@ -103,7 +103,6 @@ def _custom(
 WRX90 = (Shape(P.LL, A.RING, MIB, 22.3), Shape(P.SIMPLE, A.RING))
 
 FITTED: tuple[Fitted, ...] = (
-    *_nccl("rtx_pro_6000_server", "nccl:rtx_pro_6000_server__nccl-2.29.2", nvlink=False),
     *_custom("rtx_pro_6000_server", "vllm:rtx_pro_6000_server__vllm-0.24.0", pcie=True),
     Fitted("rtx_pro_6000_wrx90_two_roots", O.ALL_REDUCE, 8, "tests:rtxpro6000x8_wrx90_2roots", WRX90, "nccl_log"),
     *_nccl("l40s_pcie_gen4", "nccl:l40s__nccl-2.27.3", nvlink=False, ll_limit=MIB),

@@ -19,7 +19,7 @@ def lines_s(branches: Sequence[Branch], sizes_bytes: FloatArray) -> tuple[FloatA
     """Least of the lines that each size allows, and which branch it is.
 
     Equation: t = min over k with from_k <= S <= max_k of alpha_k + S / B_k; where no branch allows a size, the one
-    whose range is nearest on a logarithmic scale.
+    whose range is nearest.
 
     Parameters: ``branches`` K of them; ``sizes_bytes`` (m,) [byte].
     Returns: times (m,) [s], index of the branch (m,).
@@ -37,7 +37,7 @@ def lines_s(branches: Sequence[Branch], sizes_bytes: FloatArray) -> tuple[FloatA
         lost = ~inside.any(axis=0)
         if lost.any():
             size = sizes_bytes[lost]
-            away = np.maximum(np.log(np.maximum(low, 1.0) / size), np.log(size / high))
+            away = np.maximum(low - size, size - high)
             inside[:, lost] = away == away.min(axis=0)
         times = np.where(inside, times, np.inf)
     index = times.argmin(axis=0)

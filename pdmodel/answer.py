@@ -34,9 +34,10 @@ class Bound:
     """The most that KV can cost the critical traffic of a prefill lane without holds, on the worst lane.
 
     ``loss_max_s``: sum over flow classes of V_f * max_e m/C (None: two lanes' critical traffic shares a port, no bound
-    exists). ``loss_max_aligned_s``: what lasts longest on one port, when all ranks' bursts coincide. ``share_of_prefill`` is
-    ``loss_max_s`` over that lane's prefill without KV. ``kv_to_critical_ratio``: the largest V_e/B_e over ports that
-    carry KV and a prefill's critical bytes, else a decode lane's (None: no such port); ``port`` is where.
+    exists). ``loss_max_aligned_s``: what lasts longest on one port, when all ranks' bursts coincide.
+    ``share_of_prefill`` is ``loss_max_s`` over that lane's prefill without KV. ``kv_to_critical_ratio``: the largest
+    V_e/B_e over ports that carry KV and a prefill's critical bytes, else a decode lane's (None: no such port); ``port``
+    is where.
     """
 
     loss_max_s: float | None

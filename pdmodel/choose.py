@@ -51,8 +51,8 @@ class Choice:
 
     @property
     def best_rule(self) -> Replay:
-        """The cheapest policy that needs no plan, `unmanaged` aside."""
-        return min((r for _, r in self.policies if r.policy != UNMANAGED.name), key=lambda r: r.cost)
+        """The cheapest policy that needs no plan, `unmanaged` aside; of equally cheap ones the first."""
+        return _least([pair for pair in self.policies if pair[1].policy != UNMANAGED.name])[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,12 @@ def _fast_path(
         return _Found(SolvePath.NO_SHARED_PORT) if little or on_time or _equal_prices(data) else None
     if little:
         return _Found(SolvePath.BOUND)
-    if len(data.lanes) != 1 or len(data.requests) != 1:
+    if len(data.lanes) != 1:
         return None
     if any(certified(data, by_name[rule.name].cost, floor) for rule in (STRICT, RESIDUAL_EDF)):
         return _Found(SolvePath.CERTIFIED)
+    if len(data.requests) != 1:
+        return None
     closed = single_port(data)
     return _Found(SolvePath.CLOSED_FORM, closed) if closed is not None else None
 
@@ -202,7 +204,11 @@ def _shadow_price(data: AllocationData, found: _Found) -> FloatArray | None:
     """Prices of the program, or of the bound that certifies; None where nothing was solved."""
     if found.solution is not None:
         return found.solution.shadow_price
-    return bound_prices(data) if found.path is SolvePath.CERTIFIED else None
+    if found.path is not SolvePath.CERTIFIED:
+        return None
+    if len(data.lanes) == 1:
+        return bound_prices(data)
+    return np.sum([bound_prices(data.only_lane(k)) for k in range(len(data.lanes))], axis=0)
 
 
 def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: float, wall_s: float) -> SolverResult:

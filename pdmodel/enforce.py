@@ -15,10 +15,11 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Applicable, Enforceability, Gate, Rule, ScheduleRow, Setting
 from pdmodel.engines.spec import EngineSpec, HostKnobs, Knob, Piece, Steers
 from pdmodel.replay.outcome import Replay
-from pdmodel.replay.policies import Policy, QueuePolicy
+from pdmodel.replay.policies import UNMANAGED, Policy, QueuePolicy
 from pdmodel.timeline.phases import PhaseKind
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import GBIT_PER_S, US, format_bytes, format_rate, format_seconds
+from pdmodel.verdict import share_of_prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ def phase_bursts(data: AllocationData, engine: EngineSpec) -> tuple[PhaseBurst, 
     found: dict[tuple[str, FlowKind], PhaseBurst] = {}
     for number, lane in enumerate(data.lanes):
         critical = [i for i, phase in enumerate(lane.phases) if phase.kind is not PhaseKind.COMPUTE]
+        if not critical:  # one GPU, or an instance without requests
+            continue
         tau = data.duration_s[number]
         before = np.concatenate([[0.0], np.cumsum(tau)])
         gap_after = {
@@ -264,9 +267,13 @@ def applicable(
         ((p, r) for p, r in tried if isinstance(p, QueuePolicy) and _needs_no_gate(p)), key=lambda pair: pair[1].cost
     )
     worth = max(0.0, replay.cost - cost)
+    share = share_of_prefill(worth, prefill)
+    today = f"{policy.name} ({replay.cost:.3g} GPU·s)"
+    if policy.name != UNMANAGED.name:
+        today += f", against {next(r.cost for p, r in tried if p.name == UNMANAGED.name):.3g} of unmanaged,"
     text = (
-        f"of the plan, not everything can be gated today; {policy.name} ({replay.cost:.3g} GPU·s) can be applied as it "
-        f"is, and the missing gates would be worth {worth:.3g} GPU·s ({worth / prefill:.1%} of the prefill)"
+        f"of the plan, not everything can be gated today; {today} can be applied as it is, and the missing gates would "
+        f"be worth {worth:.3g} GPU·s ({share:.1%} of the prefill)"
     )
     return Applicable(policy.name, replay.cost, worth, text)
 

@@ -103,48 +103,70 @@ def judge(
         text = "no collective uses a port that KV uses; transfers share their ports with one another only"
         return Verdict(VerdictKind.NO_SHARED_PORT, f"{text}. Unmodelled interference of up to ~10 % has been seen.")
     unit = price_of_prefill(data)
-    gains = [(point.unmanaged - point.plan) / unit for point in band]
+    gains = [share_of_prefill(point.unmanaged - point.plan, unit) for point in band]
     low, high = min(gains), max(gains)
-    costs = [point.unmanaged for point in band]
-    spread = f"unmanaged {min(costs):.3g} to {max(costs):.3g} GPU·s, plan {_at_centre(band):.3g}"
     if high < WORTH:
-        text = (
-            f"headroom: no schedule wins more than {max(high, 0):.2%} of this prefill's GPU time over sending at will"
-        )
+        most = f"{_least_percent(high)} of this prefill's GPU time"
+        text = f"headroom: no schedule wins more than {most} over sending at will"
         if bound.loss_max_s is not None and bound.share_of_prefill is not None:
             loss = format_seconds(bound.loss_max_s)
             text += f"; KV can cost it at most {loss} ({bound.share_of_prefill:.1%}) without holds"
         return Verdict(VerdictKind.HEADROOM, f"{text}.")
-    rule = f"simple rule {best_rule} {best_rule_cost:.3g}"
+    worth = f"pacing is worth {low:.1%} to {high:.1%} of this prefill's {unit:.3g} GPU·s"
+    unmanaged, plan = _span([point.unmanaged for point in band]), _span([point.plan for point in band])
+    evidence = f"unmanaged {unmanaged}, plan {plan} over the band of arbitration"
+    evidence += f", simple rule {best_rule} {best_rule_cost:.3g}"
     if low >= WORTH:
-        text = f"contended: {spread}, {rule}: pacing is worth {low:.1%} to {high:.1%} of this prefill's GPU time"
+        text = f"contended: {worth}: {evidence}"
         if plan_is != "plan":
             text += f"; the simple rule {plan_is} is the plan"
         return Verdict(VerdictKind.CONTENDED, f"{text}.")
     text = (
-        f"depends on how the ports arbitrate: pacing is worth {low:.1%} to {high:.1%} of this prefill's GPU time "
-        f"({spread}, {rule}). Measure it: time the collective alone and beside a full-rate KV transfer on one port "
-        "(nccl-tests beside ib_write_bw --use_cuda or an H2D copy)"
+        f"depends on how the ports arbitrate: {worth}: {evidence}. Measure it: time the collective alone and beside a "
+        "full-rate KV transfer on one port (nccl-tests beside ib_write_bw --use_cuda or an H2D copy)"
     )
     return Verdict(VerdictKind.UNCERTAIN, f"{text}.")
 
 
+def _least_percent(share: float) -> str:
+    """A share that may be tiny.
+
+    >>> _least_percent(0.0087), _least_percent(0.0)
+    ('0.87%', '0.01%')
+    """
+    return f"{max(share, 1e-4):.2%}"
+
+
+def _span(costs: Sequence[float]) -> str:
+    low, high = f"{min(costs):.3g}", f"{max(costs):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
 def price_of_prefill(data: AllocationData) -> float:
-    """Sum over lanes of pi times the lane's critical time without KV [GPU·s]: what 1 % is taken of."""
-    return float(
-        sum(price * duration.sum() for price, duration in zip(data.lane_price_per_s, data.duration_s, strict=True))
-    )
+    """What 1 % is taken of [GPU·s]: sum over lanes of pi times the lane's critical time without KV.
+
+    Where a prefill's GPUs cost nothing, that time at what its users' waiting costs, else at what decode GPUs cost; 0
+    where nothing costs anything.
+    """
+    times = data.duration_s
+    own = sum(price * time.sum() for price, time in zip(data.lane_price_per_s, times, strict=True))
+    users = sum(price @ time for price, time in zip(data.phase_price_per_s, times, strict=True))
+    decode = data.decode_price_per_s.sum() * sum(time.sum() for time in times)
+    return float(own or users or decode)
+
+
+def share_of_prefill(saved: float, prefill: float) -> float:
+    """``saved`` as a share of the priced prefill, both [GPU·s]; 0 where nothing costs anything.
+
+    >>> share_of_prefill(0.5, 2.0), share_of_prefill(0.0, 0.0)
+    (0.25, 0.0)
+    """
+    return saved / prefill if prefill > 0 else 0.0
 
 
 def no_kv_prefill_s(data: AllocationData) -> float:
     """The longest lane on the clock without KV [s]."""
     return max((float(duration.sum()) for duration in data.duration_s), default=0.0)
-
-
-def _at_centre(band: Sequence[Contest]) -> float:
-    """The plan where arbitration is fair and interference nil, or at the one point that was measured."""
-    fair = (point.plan for point in band if point.kv_weight == 1 and point.interference == 0)
-    return next(fair, band[0].plan)
 
 
 def _infeasible_text(shortfall: Shortfall, slack_s: float) -> str:

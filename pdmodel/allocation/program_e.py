@@ -76,7 +76,7 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
     variables, moved, ports, others = build(net, scaled, entries)
     terms = (moved, ports, *others)
-    solved = solve_terms(terms, "program E", vertex=True)
+    solved = solve_terms(terms, "program E", variables=variables.count)
     slots = len(form.tau_s)
     sent = entries.table(variables.sent.value, len(net.routes), slots) * scale.size_bytes
     stretch = np.zeros(slots)

@@ -42,8 +42,6 @@ from pdmodel.timeline.phases import FloatArray, IntArray
 RE_SOLVES = 2
 #: The smallest quantum, relative to the flow's volume.
 LEAST_QUANTUM = 1e-3
-#: Number of variables up to which an exact vertex is worth its time (about a second).
-VERTEX_LIMIT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def solve_residual(data: AllocationData, quantum: FloatArray | None = None, *, s
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
     variables, moved, ports, others = build(net, scaled, entries)
     terms = (moved, ports, *others)
-    solved = solve_terms(terms, "program R", vertex=variables.count <= VERTEX_LIMIT)
+    solved = solve_terms(terms, "program R", variables=variables.count)
     sent = entries.table(variables.sent.value, len(net.routes), len(form.length_s)) * scale.size_bytes
     duals = saving_duals(moved, ports.matrix, ports.room, solved.duals)
     saved = sum(term.worth(duals) for term in terms)

@@ -1,7 +1,7 @@
 """Build a cvxpy problem from terms, solve it, and map what the solver says to pdmodel's words.
 
 HiGHS (interior point, then crossover to a vertex) gives exact objectives and few non-zero rates, in a time that hardly
-depends on how contended a case is; Clarabel (interior point) is some three times as fast on large programs R, to about
+depends on how contended a case is; Clarabel (interior point) is some three times as fast on large programs, to about
 1e-9 of the cost. Each stands by for the other. HiGHS's simplex was measured too: as good on easy cases, ten times as
 slow on contended ones.
 """
@@ -24,6 +24,8 @@ from pdmodel.timeline.phases import FloatArray
 
 #: Absolute tolerance on scaled data, where a typical figure is near one.
 TOLERANCE = 1e-9
+#: Number of variables up to which an exact vertex is worth its time (a second or two).
+VERTEX_LIMIT = 30_000
 HIGHS_OPTIONS: Mapping[str, Any] = {
     "solver": "ipm",
     "primal_feasibility_tolerance": TOLERANCE,
@@ -52,11 +54,11 @@ def assemble(terms: Sequence[Term]) -> tuple[Any, dict[str, Any]]:
     return cp.Problem(cp.Minimize(objective), list(constraints.values())), constraints
 
 
-def solve_terms(terms: Sequence[Term], name: str, *, vertex: bool) -> Solved:
+def solve_terms(terms: Sequence[Term], name: str, variables: int) -> Solved:
     """Minimise the terms' cost subject to their constraints.
 
-    ``vertex``: HiGHS goes first, and Clarabel otherwise; the other one where the first finds no accurate optimum.
-    Raises `SolverError` unless an optimum is found.
+    HiGHS goes first up to `VERTEX_LIMIT` variables, Clarabel beyond; the other one where the first finds no accurate
+    optimum. Raises `SolverError` unless an optimum is found.
     """
     import cvxpy as cp
 
@@ -67,7 +69,7 @@ def solve_terms(terms: Sequence[Term], name: str, *, vertex: bool) -> Solved:
         (cp.CLARABEL, {"tol_feas": TOLERANCE, "tol_gap_abs": TOLERANCE, "tol_gap_rel": TOLERANCE}),
     ]
     said: list[str] = []
-    for solver, options in attempts if vertex else attempts[::-1]:
+    for solver, options in attempts if variables <= VERTEX_LIMIT else attempts[::-1]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the status says whether a solution is inaccurate

@@ -187,7 +187,7 @@ def test_single_port_of_a_class_of_ranks():
     closed = single_port(AllocationData.from_dict(case))
     assert closed.objective == pytest.approx(0.3)
     assert closed.shadow_price == pytest.approx(np.full(4, 0.13 / 4))
-    case["flows"][0]["release"] = [[0, 2.0]]
+    case["flows"][0] |= {"release": [[0, 2.0]], "due": [[1, 2.0]]}
     assert single_port(AllocationData.from_dict(case)) is None  # rank 0 differs: two kinds of ports
 
 

@@ -208,7 +208,7 @@ def test_the_standby_solver_agrees(without_highs):
 
 def test_large_programs_go_to_the_faster_solver(monkeypatch, without_highs):
     case = random_case(np.random.default_rng([7, 5]))
-    monkeypatch.setattr("pdmodel.allocation.program_r.VERTEX_LIMIT", 0)
+    monkeypatch.setattr("pdmodel.allocation.solver.VERTEX_LIMIT", 0)
     solution = solve_residual(AllocationData.from_dict(case))
     assert without_highs == ["CLARABEL"]
     assert solution.objective == pytest.approx(residual_cost(case), rel=1e-7)

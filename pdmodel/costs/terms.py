@@ -9,7 +9,7 @@ from pdmodel.costs.collectives.cost import CollectiveCost, collective, default_b
 from pdmodel.costs.collectives.protocol import fastest_branch, usable
 from pdmodel.costs.collectives.scaling import Found, constants_for
 from pdmodel.errors import InputError, nearest
-from pdmodel.hardware.constants import Branch, CollectiveConstants, CollectiveOperation, Implementation
+from pdmodel.hardware.constants import Branch, CollectiveConstants, CollectiveOperation, Implementation, MeasuredPoint
 from pdmodel.hardware.topology import Box
 from pdmodel.spec import SourceKind, weakest
 from pdmodel.units import GB, US
@@ -93,7 +93,11 @@ def collective_terms(
     # A profile whose only constants are these; its own best source, as `found` says how good they are.
     best = min(box.profile.sources, key=lambda name: box.profile.kind_of(name).rank)
     entry = CollectiveConstants(
-        operation=CollectiveOperation(operation), ranks=len(order), branches=forced, source=best
+        operation=CollectiveOperation(operation),
+        ranks=len(order),
+        branches=forced,
+        table=_points(found, algorithm, protocol),
+        source=best,
     )
     alone = Box(box.profile.model_copy(update={"collectives": (entry,)}), box.node)
     return tuple(
@@ -117,6 +121,17 @@ def _matching(known: Sequence[Branch], algorithm: str | None, protocol: str | No
     legal = list(dict.fromkeys(f"{branch.algorithm.value} with {branch.protocol.value}" for branch in known))
     wanted = " with ".join(word for word in (algorithm, protocol) if word)
     raise InputError(f"no {wanted} for {what}", expected="one of " + ", ".join(legal), nearest=nearest(wanted, legal))
+
+
+def _points(found: Found, algorithm: str | None, protocol: str | None) -> tuple[MeasuredPoint, ...]:
+    """Measured points that the forced branches were measured by."""
+    return tuple(
+        point
+        for point in found.table
+        if (branch := fastest_branch(found.branches, point.size_bytes)[1])
+        and algorithm in (None, branch.algorithm.value)
+        and protocol in (None, branch.protocol.value)
+    )
 
 
 def _as_found(cost: CollectiveCost, found: Found, implementation: Implementation) -> CollectiveCost:

@@ -31,6 +31,7 @@ from pdmodel.resources import data_folder
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.breakdown import Group, Setting, prefill_breakdown
 from pdmodel.units import GB, MS, US
+from pdmodel.verification.exchanges import deepep_times, fused_moe_times
 from pdmodel.verification.tables import Comparison, PublishedTable, Row, source_of
 
 Check = Callable[[PublishedTable, Sequence[Row]], Iterable[Comparison]]
@@ -274,4 +275,6 @@ CHECKS: dict[str, Check] = {
     "kv_transfer": kv_transfer,
     "flows_together": flows_together,
     "ring_beside_transfer": ring_beside_transfer,
+    "deepep_times": deepep_times,
+    "fused_moe_times": fused_moe_times,
 }

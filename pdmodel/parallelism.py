@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pdmodel.errors import InputError
 from pdmodel.llm.architecture import Architecture
 
+MOST_RANKS = 1024
+"""Degrees above it are not proposed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
@@ -170,4 +173,4 @@ def _cuts_evenly(kv_heads: int, shards: int) -> bool:
 
 
 def _divisors(number: int) -> str:
-    return "one of " + ", ".join(str(k) for k in range(1, number + 1) if number % k == 0)
+    return "one of " + ", ".join(str(k) for k in range(1, min(number, MOST_RANKS) + 1) if number % k == 0)

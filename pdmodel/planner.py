@@ -12,6 +12,7 @@ from pdmodel.choose import Choice, choose
 from pdmodel.enforce import applicable, enforceability, phase_bursts, settings
 from pdmodel.engines.catalog import host_knobs
 from pdmodel.engines.spec import ReleaseAfter
+from pdmodel.errors import InputError
 from pdmodel.evidence import (
     assumed_of,
     bound_of,
@@ -56,12 +57,20 @@ def plan(scenario: ScenarioLike, *, progress: Callable[[str], None] | None = Non
 
     """
     resolved = _resolved(scenario)
-    timeline = build_timeline(resolved)
-    data = AllocationData.build(timeline, build_flows(resolved, timeline), prices(resolved))
+    timeline, data = scenario_record(resolved)
     sharing = resolved.spec.sharing
     measured = None if sharing is None else (sharing.kv_weight, sharing.interference)
     choice = choose(data, measured, progress)
     return answer(resolved, timeline, data, choice)
+
+
+def scenario_record(resolved: ResolvedScenario) -> tuple[Timeline, AllocationData]:
+    """The timeline of a scenario and its record; `InputError` names the scenario's file where no formula covers it."""
+    try:
+        timeline = build_timeline(resolved)
+        return timeline, AllocationData.build(timeline, build_flows(resolved, timeline), prices(resolved))
+    except InputError as error:
+        raise error.located(file=resolved.file) from None
 
 
 def simulate(
@@ -75,9 +84,7 @@ def simulate(
 ) -> Replay:
     """Replay a scenario (as `plan` takes it) or a record under a policy; see `pdmodel.replay.engine.simulate`."""
     if not isinstance(what, AllocationData):
-        resolved = _resolved(what)
-        timeline = build_timeline(resolved)
-        what = AllocationData.build(timeline, build_flows(resolved, timeline), prices(resolved))
+        what = scenario_record(_resolved(what))[1]
     return engine.simulate(what, policy, kv_weight=kv_weight, interference=interference, jitter=jitter, record=record)
 
 

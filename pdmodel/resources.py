@@ -15,6 +15,9 @@ from pdmodel.errors import InputError, nearest
 PROFILES_PATH = "PDMODEL_PROFILES_PATH"
 """Environment variable: folders, separated as in PATH, searched for hardware profiles before the shipped ones."""
 
+LONGEST_SHOWN = 80
+"""Letters of a bad name that a message repeats."""
+
 _PACKAGE = Path(__file__).resolve().parent
 _FOLDERS = {
     "hardware_profiles": (_PACKAGE / "hardware_profiles", _PACKAGE.parent / "hardware_profiles"),
@@ -66,7 +69,7 @@ def resolve(kind: str, name_or_path: str | os.PathLike[str]) -> Path:
 
     """
     text = os.fspath(name_or_path)
-    path = Path(text).expanduser()
+    path = _path(text)
     if "/" in text or os.sep in text or text.endswith(_ending(kind)) or path.is_file():
         if not path.exists():
             raise InputError("no such file", file=text)
@@ -85,6 +88,18 @@ def resolve(kind: str, name_or_path: str | os.PathLike[str]) -> Path:
 
 def _ending(kind: str) -> str:
     return ".csv" if kind == "published" else ".json"
+
+
+def _path(text: str) -> Path:
+    """``text`` as a path that the file system can be asked for; `InputError` for what can be neither path nor name."""
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"{shown!r} is no file name: {reason}", expected="a name or a path") from None
+    return path
 
 
 def _search_path(kind: str) -> Iterator[Path]:

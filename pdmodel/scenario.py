@@ -28,6 +28,10 @@ from pdmodel.spec import Spec
 from pdmodel.workload.request import CacheTier
 
 Name = Annotated[str, Field(min_length=1, pattern=r"^[^/\s][^/]*$")]
+MOST_TOKENS = 10**9
+"""More than any context; a slip of the keyboard is refused by its own key, before it is multiplied."""
+Tokens = Annotated[PositiveInt, Field(le=MOST_TOKENS)]
+Count = Annotated[PositiveInt, Field(le=10**6)]
 Gpus = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
 
 
@@ -54,12 +58,12 @@ class PrefillSpec(Spec):
 
     hardware: str
     engine: str
-    tp_size: PositiveInt
-    cp_size: PositiveInt = 1
-    ep_size: PositiveInt = 1
-    instances: PositiveInt = 1
+    tp_size: Count
+    cp_size: Count = 1
+    ep_size: Count = 1
+    instances: Count = 1
     gpus: tuple[Gpus, ...] | None = None
-    chunk_tokens: PositiveInt | None = None
+    chunk_tokens: Tokens | None = None
     all_reduce: AllReduce = AllReduce.NCCL
     cp_exchange: CpExchange = CpExchange.ALL_GATHER
     cp_split: CpLayout = CpLayout.ZIGZAG
@@ -70,11 +74,11 @@ class DecodeSpec(Spec):
     """The decode node: one box with one instance. One step serves ``max_running_requests`` of ``context_tokens``."""
 
     hardware: str
-    tp_size: PositiveInt
-    ep_size: PositiveInt = 1
+    tp_size: Count
+    ep_size: Count = 1
     gpus: Gpus | None = None
-    max_running_requests: PositiveInt = 32
-    context_tokens: PositiveInt = 8192
+    max_running_requests: Count = 32
+    context_tokens: Tokens = 8192
     all_reduce: AllReduce = AllReduce.NCCL
     ep_exchange: EpExchange = EpExchange.ALL_REDUCE
 
@@ -97,7 +101,7 @@ class RequestSpec(Spec):
 
     name: Name
     arrival_ms: NonNegativeFloat = 0.0
-    input_tokens: PositiveInt
+    input_tokens: Tokens
     cached_tokens: NonNegativeInt = 0
     cached_in: CacheTier = CacheTier.HOST_MEMORY
     instance: NonNegativeInt = 0

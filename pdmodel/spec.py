@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,8 @@ from pydantic_core import ErrorDetails
 from pdmodel.errors import InputError, nearest
 
 SCHEMA_VERSION = 1
+LONGEST_SHOWN = 120
+"""Letters of a wrong value or key that a message repeats."""
 
 
 class SourceKind(StrEnum):
@@ -70,7 +73,7 @@ class Spec(BaseModel):
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from ``path``; `InputError` with line and column where it is malformed."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_each_key_once)
     except FileNotFoundError:
         raise InputError("no such file", file=str(path)) from None
     except IsADirectoryError:
@@ -83,9 +86,30 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(
             f"malformed JSON: {error.msg}", file=str(path), path=f"line {error.lineno} column {error.colno}"
         ) from None
+    except RecursionError:
+        raise InputError("is nested too deeply", file=str(path), expected="a JSON object") from None
+    except ValueError as error:  # a number of thousands of digits, a key given twice
+        raise InputError(str(error).split(";")[0], file=str(path)) from None
     if not isinstance(raw, dict):
         raise InputError(f"found a JSON {type(raw).__name__}", file=str(path), expected="a JSON object")
     return raw
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; JSON itself would let the last of equal keys win without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        times = Counter(key for key, _ in pairs)
+        twice = next(key for key in times if times[key] > 1)
+        message = f"the key {_clipped(twice)} is given twice in one object"
+        raise ValueError(message)
+    return found
+
+
+def _clipped(value: Any) -> str:
+    """How a message repeats what it found: one line of moderate length."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _legal_keys(spec: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
@@ -124,7 +148,7 @@ def _input_errors(
 
 def _input_error(spec: type[BaseModel], problem: ErrorDetails, raw: Mapping[str, Any], file: str | None) -> InputError:
     location = problem["loc"]
-    path = ".".join(str(part) for part in location)
+    path = ".".join(part if len(part) <= LONGEST_SHOWN else _clipped(part) for part in map(str, location))
     if problem["type"] == "extra_forbidden":
         legal = _legal_keys(spec, location)
         return InputError(
@@ -138,7 +162,7 @@ def _input_error(spec: type[BaseModel], problem: ErrorDetails, raw: Mapping[str,
         return InputError("missing key", file=file, path=path)
     message = problem["msg"].removeprefix("Value error, ")
     found = _value_at(raw, location)
-    return InputError(f"found {found!r}: {message}" if found is not None else message, file=file, path=path)
+    return InputError(f"found {_clipped(found)}: {message}" if found is not None else message, file=file, path=path)
 
 
 def _value_at(raw: Any, location: tuple[int | str, ...]) -> Any:

@@ -63,10 +63,14 @@ def validate(
 ) -> None:
     """Check scenarios, everything they name included: one line for each problem, exit code 3 if there are any."""
     from pdmodel.cli.checking import check_files
+    from pdmodel.planner import scenario_record
     from pdmodel.resolve import load_scenario
     from pdmodel.scenario import Scenario
 
-    check_files("scenarios", files, (Scenario, load_scenario), resolved_format(form, output), output)
+    def load(name: str) -> object:
+        return scenario_record(load_scenario(name))
+
+    check_files("scenarios", files, (Scenario, load), resolved_format(form, output), output)
 
 
 @app.command("schema", epilog="Example: pdmodel scenario schema --output scenario.schema.json")

@@ -15,6 +15,7 @@ from pdmodel.llm.hf_unsupported import family_of, refuse_unsupported
 from pdmodel.spec import read_json
 
 _LAYERS = ("num_hidden_layers", "num_layers")
+_MOST_LAYERS = 10_000
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token")
@@ -43,7 +44,7 @@ def architecture_from_config(raw: Mapping[str, Any], *, name: str, file: str = "
     section = text_section(raw, file)
     refuse_unsupported(section)
     family = family_of(section) or UNKNOWN_FAMILY
-    layers = section.integer(*_LAYERS)
+    layers = section.integer(*_LAYERS, maximum=_MOST_LAYERS)
     hidden = section.integer("hidden_size")
     heads = section.integer("num_attention_heads")
     _check_per_layer_lists(section, layers)

@@ -12,6 +12,8 @@ from pdmodel.errors import InputError, nearest
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 # What such configs may leave on the top level although it holds for the language model.
 _INHERITED = frozenset({"tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "compression_config"})
+# No count in a config comes near it; a slip is refused by its own key, not by what it is multiplied into.
+LARGEST = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class ConfigSection:
         """An `InputError` located at ``key``."""
         return InputError(message, file=self.file, path=self.path(key), expected=expected)
 
-    def integer(self, *keys: str, minimum: int = 1) -> int:
+    def integer(self, *keys: str, minimum: int = 1, maximum: int = LARGEST) -> int:
         """The integer under the first of ``keys`` that is given; `InputError` where none is."""
         key = self.present(*keys)
         if key is None:
@@ -64,6 +66,9 @@ class ConfigSection:
         found = self.get(key)
         if isinstance(found, bool) or not isinstance(found, int) or found < minimum:
             raise self.error(key, f"found {found!r}", expected=f"an integer >= {minimum}")
+        if found > maximum:
+            shown = str(found) if found < 10**15 else "a number of more than 15 digits"
+            raise self.error(key, f"found {shown}", expected=f"at most {maximum}")
         return found
 
     def optional_integer(self, *keys: str, minimum: int = 0) -> int | None:

@@ -74,6 +74,12 @@ CASES: list[tuple[str, Change, list[str]]] = [
         set_key("prefill.engine", "sglang_moncake"),
         ["prefill.engine: unknown engine 'sglang_moncake'", "did you mean 'sglang_mooncake'?"],
     ),
+    (
+        "more tokens than any context",
+        set_key("requests.0.input_tokens", 10**30),
+        ["requests.0.input_tokens: found 1000"],
+    ),
+    ("more requests than any batch", set_key("decode.max_running_requests", 10**60), ["decode.max_running_requests"]),
     ("instance off", set_key("requests.0.instance", 1), ["requests.0.instance: found instance 1", "0 to 0"]),
     (
         "profile by a missing path",
@@ -81,6 +87,75 @@ CASES: list[tuple[str, Change, list[str]]] = [
         ["prefill.hardware: no/box.json: no such file"],
     ),
 ]
+
+
+FILES: list[tuple[str, bytes, str]] = [
+    ("nested too deeply", b"[" * 200_000, "is nested too deeply"),
+    ("nested too deeply in objects", b'{"a":' * 100_000, "is nested too deeply"),
+    ("a number of too many digits", b'{"a": ' + b"9" * 10_000 + b"}", "digits"),
+    ("a key twice", json.dumps(SCENARIO).encode().replace(b"{", b'{"name": "first", ', 1), "'name' is given twice"),
+    ("UTF-16", json.dumps(SCENARIO).encode("utf-16"), "is not UTF-8 text"),
+    ("nothing", b"", "malformed JSON"),
+    ("a list", b"[]", "found a JSON list"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), [case[1:] for case in FILES], ids=[case[0] for case in FILES])
+@pytest.mark.parametrize("command", [("scenario", "validate"), ("hardware", "validate"), ("llm", "show")])
+def test_files_that_are_hardly_json(
+    pdmodel: Program, tmp_path: Path, content: bytes, words: str, command: tuple[str, str]
+) -> None:
+    path = tmp_path / "odd.json"
+    path.write_bytes(content)
+    run = pdmodel(*command, str(path))
+    assert (run.code, run.out) == (3, "")
+    assert words in run.err
+    assert run.err.count("\n") == 1
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_fine(pdmodel: Program, tmp_path: Path) -> None:
+    path = tmp_path / "windows.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(SCENARIO, indent=1).replace("\n", "\r\n").encode())
+    assert pdmodel("scenario", "validate", str(path)).code == 0
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-this-name/x.json", "a\0b", "x/" * 3000])
+def test_names_that_no_file_can_have(pdmodel: Program, name: str) -> None:
+    for command in (("plan",), ("hardware", "show"), ("llm", "show")):
+        run = pdmodel(*command, name)
+        assert (run.code, run.out) == (3, "")
+        assert run.err.count("\n") == 1
+        assert len(run.err) < 1000
+
+
+def test_a_long_wrong_value_is_not_repeated_whole(pdmodel: Program, tmp_path: Path) -> None:
+    path = written(tmp_path, set_key("prefill.all_reduce", "x\ny" * 100_000))
+    run = pdmodel("scenario", "validate", str(path))
+    assert run.code == 3
+    assert len(run.err) < 1000
+    path = written(tmp_path, set_key("k" * 1_000_000, 1))
+    assert len(pdmodel("scenario", "validate", str(path)).err) < 2000
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads", "vocab_size", "num_experts"])
+def test_counts_that_no_llm_has(pdmodel: Program, tmp_path: Path, key: str) -> None:
+    from pdmodel.resources import resolve
+
+    raw = json.loads(resolve("llms", "qwen3-30b-a3b").read_text()) | {key: 10**30}
+    path = tmp_path / "huge.json"
+    path.write_text(json.dumps(raw))
+    run = pdmodel("llm", "show", str(path))
+    assert (run.code, run.out) == (3, "")
+    assert f"{key}: found" in run.err
+
+
+def test_what_no_formula_covers_names_the_scenario_and_is_not_valid(pdmodel: Program, tmp_path: Path) -> None:
+    """No kernel reads a cache of 32 bits: known only when the costs are asked for."""
+    path = written(tmp_path, set_key("kv_dtype", "fp32"))
+    for command in (("plan",), ("scenario", "validate")):
+        run = pdmodel(*command, str(path))
+        assert (run.code, run.out) == (3, "")
+        assert run.err.startswith(f"pdmodel: {path}: no attention time for a fp32 cache")
 
 
 def written(tmp_path: Path, change: Change) -> Path:

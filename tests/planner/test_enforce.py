@@ -115,3 +115,25 @@ def test_missing_gates_have_a_worth():
     assert found.cost == tried[0][1].cost
     assert found.worth_of_gates == pytest.approx(tried[0][1].cost - tried[1][1].cost)
     assert found.worth_of_gates > 0
+
+
+def test_a_lane_without_a_collective_has_no_bursts():
+    """One GPU, or an instance without requests: nothing to gate, and nothing to fail on."""
+    data = AllocationData.from_dict(
+        {
+            "ports": {"e": {"capacity": 50 * GB}},
+            "phases": [{"duration": 1e-3, "bytes": {}}],
+            "lane_price": 1.0,
+            "flows": [
+                {
+                    "name": "f",
+                    "kind": "send",
+                    "routes": [{"e": 1}],
+                    "release": [[1, GB]],
+                    "due": [[1, GB]],
+                    "price": 1.0,
+                }
+            ],
+        }
+    )
+    assert phase_bursts(data, load_engine("layerwise")) == ()

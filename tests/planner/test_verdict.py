@@ -146,3 +146,28 @@ def test_infeasible_comes_first():
     assert found.kind is VerdictKind.INFEASIBLE
     assert "e carries" in found.text
     assert "missing" in found.text
+
+
+def test_one_percent_of_a_prefill_that_costs_nothing_is_of_its_users_or_of_nothing():
+    case = {
+        "ports": {"e": {"capacity": 10.0}},
+        "phases": [{"duration": 3.0, "bytes": {"e": 6.0}}],
+        "lane_price": 1.0,
+        "flows": [{"name": "f", "kind": "send", "routes": [{"e": 1}], "release": [[0, 9.0]], "due": [[1, 9.0]]}],
+    }
+    case["flows"][0]["price"] = 1.0  # all of pi_i is the user's
+    assert price_of_prefill(AllocationData.from_dict(case)) == pytest.approx(3.0)
+    case["flows"][0]["price"] = case["lane_price"] = 0.0
+    data = AllocationData.from_dict(case)
+    assert price_of_prefill(data) == 0.0
+    verdict = judge(
+        data,
+        shortfall=None,
+        slack_s=0.0,
+        bound=BOUND,
+        band=[Contest(1.0, 0.0, 0.0, 0.0)],
+        best_rule="strict",
+        best_rule_cost=0.0,
+        plan_is="plan",
+    )
+    assert verdict.kind is VerdictKind.HEADROOM

@@ -1,0 +1,161 @@
+"""Legal scenarios drawn at random: every one has an answer, and the answer agrees with itself."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pdmodel.answer import Plan, VerdictKind
+from pdmodel.choose import cost_floor
+from pdmodel.errors import CoverageError
+from pdmodel.hardware.catalog import load_profile
+from pdmodel.planner import plan
+from pdmodel.replay.engine import simulate
+from pdmodel.report.export import plan_to_dict
+from pdmodel.resolve import ResolvedScenario, resolve_scenario
+from pdmodel.resources import names
+from pdmodel.scenario import Scenario
+
+DENSE, EXPERTS = ("qwen3-8b", "llama-3.1-8b", "llama-2-7b"), ("qwen3-30b-a3b",)
+EXCHANGES = ("all_gather_reduce_scatter", "all_to_all", "dedup")
+
+
+def drawn(seed: int) -> ResolvedScenario:
+    """A small scenario that uses a few of everything that a file may say."""
+    r = random.Random(seed)
+    llm, box, other = r.choice(DENSE + EXPERTS), r.choice(names("hardware_profiles")), names("hardware_profiles")
+    tp = r.choice((1, 2, 4))
+    cp = r.choice((1, 1, 2))
+    instances = r.choice((1, 1, 2)) if tp * cp <= 4 else 1
+    exchange = r.choice(("all_reduce", *EXCHANGES)) if llm in EXPERTS else "all_reduce"
+    prefill = {
+        "hardware": box,
+        "engine": r.choice(names("engines")),
+        "tp_size": tp,
+        "cp_size": cp,
+        "ep_size": tp * cp if exchange != "all_reduce" else 1,
+        "instances": instances,
+        "all_reduce": r.choice(("nccl", "vllm_custom")),
+        "cp_exchange": r.choice(("all_gather", "ring", "ulysses")),
+        "ep_exchange": exchange,
+        "chunk_tokens": r.choice((None, 1024)),
+    }
+    decode = {
+        "hardware": r.choice((box, r.choice(other))),
+        "tp_size": r.choice((1, 2, 4, 8)) if llm in DENSE else 4,
+        "max_running_requests": r.choice((1, 4)),
+        "context_tokens": 512,
+    }
+    requests = []
+    for k in range(r.choice((1, 1, 1, 2))):
+        tokens = r.choice((1, 7, 1000, 2048))
+        cached = r.choice((0, 0, tokens // 2, tokens - 1))
+        requests.append(
+            {
+                "name": f"r{k}",
+                "arrival_ms": r.choice((0, 0.5)),
+                "input_tokens": tokens,
+                "cached_tokens": cached,
+                "instance": r.randrange(instances),
+                "user_price_gpus": r.choice((None, 0, 8)),
+            }
+        )
+    raw = {
+        "schema_version": 1,
+        "name": f"drawn{seed}",
+        "llm": llm,
+        "kv_dtype": r.choice(("bf16", "fp8")),
+        "prefill": prefill,
+        "decode": decode,
+        "requests": requests,
+        "network": {"fabric_gbit_per_s": r.choice((None, None, 10))},
+        "transfer": {
+            "route_rule": r.choice((None, "nearest", "stripe")),
+            "release_after": r.choice((None, "kv_write", "layer", "prefill")),
+            "nics": r.choice((None, [load_profile(box).nics.count - 1])),
+        },
+        "prices": r.choice(({}, {"prefill_gpus": 0}, {"user_gpus": 0, "decode_gpus": 0, "prefill_gpus": 0})),
+        "kv_slack": r.choice((0, 0.05)),
+        "first_token_by": r.choice(("prefill", "decode")),
+    }
+    return resolve_scenario(Scenario.parse(raw), f"drawn{seed}.json")
+
+
+def check_evidence(found: Plan) -> None:
+    data, replay = found.data, found.replay
+    json.dumps(plan_to_dict(found), allow_nan=False)
+    moved = sum((s.flow_rate * (s.end_s - s.start_s) for s in replay.segments), np.zeros(len(data.flows)))
+    np.testing.assert_allclose(moved, data.volume_bytes, rtol=1e-7)
+    for segment in replay.segments:
+        assert (segment.critical + segment.kv <= data.capacity * (1 + 1e-7)).all()
+    rows = sum(r.rate_bytes_per_s * r.duration_s * (r.last_layer - r.first_layer + 1) for r in found.schedule)
+    assert rows == pytest.approx(data.volume_bytes.sum(), rel=1e-3)
+    assert simulate(data, "no_kv").cost <= 1e-9
+
+
+def check_costs(found: Plan) -> None:
+    mine = next(policy.cost for policy in found.policies if policy.name == "plan")
+    assert math.isfinite(mine)
+    assert all(mine <= policy.cost * (1 + 1e-9) + 1e-12 for policy in found.policies)
+    assert cost_floor(found.data) <= mine * (1 + 1e-7) + 1e-10
+    if found.verdict.kind is VerdictKind.CONTENDED:
+        unmanaged = next(policy for policy in found.policies if policy.name == "unmanaged")
+        assert unmanaged.cost > mine
+
+
+@pytest.mark.parametrize("seed", range(28))
+def test_every_legal_scenario_has_an_answer_that_agrees_with_itself(seed: int) -> None:
+    try:
+        found = plan(drawn(seed))
+    except CoverageError as error:
+        assert error.file == f"drawn{seed}.json"
+        return
+    check_evidence(found)
+    check_costs(found)
+
+
+@pytest.mark.parametrize("name", ["agentic_turn_one_switch", "rtx5090_staged"])
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_times_do_not_depend_on_the_unit_of_bytes(name: str, scale: float) -> None:
+    """Ports and payloads scaled alike change no policy's times."""
+    data = plan(name).data
+    scaled = replace(
+        data,
+        ports=tuple(
+            replace(
+                port,
+                capacity_bytes_per_s=port.capacity_bytes_per_s * scale,
+                guard_bytes_per_s=port.guard_bytes_per_s * scale,
+            )
+            for port in data.ports
+        ),
+        lanes=tuple(
+            replace(
+                lane,
+                phases=tuple(
+                    replace(phase, wire_bytes={port: size * scale for port, size in phase.wire_bytes.items()})
+                    for phase in lane.phases
+                ),
+            )
+            for lane in data.lanes
+        ),
+        decode_lanes=tuple(
+            replace(lane, mean_bytes_per_s={port: rate * scale for port, rate in lane.mean_bytes_per_s.items()})
+            for lane in data.decode_lanes
+        ),
+        flows=tuple(
+            replace(
+                flow,
+                release=tuple((k, size * scale) for k, size in flow.release),
+                due=tuple((k, size * scale) for k, size in flow.due),
+            )
+            for flow in data.flows
+        ),
+    )
+    for policy in ("unmanaged", "strict", "residual_edf"):
+        before, after = simulate(data, policy), simulate(scaled, policy)
+        assert after.cost == pytest.approx(before.cost, rel=1e-6, abs=1e-9)
+        np.testing.assert_allclose(after.ttft_s, before.ttft_s, rtol=1e-6)

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from pdmodel.costs.calibration import nccl_tests_rows
-from pdmodel.costs.collectives.graphs import fallback_note, situation_of, switched
+from pdmodel.costs.collectives.graphs import (
+    fallback_note,
+    ring_connections,
+    search_ring,
+    situation,
+    situation_of,
+    switched,
+)
 from pdmodel.costs.collectives.selector import (
     Situation,
     Transport,
@@ -29,6 +36,7 @@ from pdmodel.hardware.constants import Algorithm as A
 from pdmodel.hardware.constants import CollectiveOperation as O
 from pdmodel.hardware.constants import Protocol as P
 from pdmodel.hardware.profile import Distance
+from pdmodel.hardware.topology import Box
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "collectives" / "measured"
 
@@ -230,3 +238,34 @@ def test_lines_are_put_where_nccl_switches():
     assert 1 << 19 < simple.from_bytes < 1 << 20
     assert switched(bare, O.ALL_REDUCE, None) == tuple(bare)
     assert latency_us(O.ALL_REDUCE, A.RING, P.LL, pcie(8, 20)) == pytest.approx(20.6)
+
+
+def box_of(name: str, **changes: object) -> Box:
+    profile = load_profile(name)
+    assert profile.nccl is not None
+    return Box(profile.model_copy(update={"nccl": profile.nccl.model_copy(update=changes)}), "P")
+
+
+def test_the_tree_gives_the_graph_that_the_profile_states():
+    # Sapphire Rapids sockets are rated 22, AMD's 16: below the least speed of Blackwell.
+    server = box_of("rtx_pro_6000_server")
+    eight, four = search_ring(server, range(8)), search_ring(server, range(4))
+    assert eight is not None and eight.bus_gb_per_s == 20
+    assert four is not None and four.bus_gb_per_s == 45
+    geforce = search_ring(box_of("rtx_5090_direct"), range(8))
+    assert geforce is not None and geforce.fallback
+    assert search_ring(box_of("rtx_5090_direct", cpu_link_gb_per_s=None), range(8)) is None
+    l40s = search_ring(box_of("l40s_pcie_gen4"), range(4))
+    assert l40s is not None and l40s.bus_gb_per_s == 20
+    assert search_ring(box_of("h100_8nic"), range(8)) is None
+    six = situation(server, range(6))
+    assert six is not None and six.bus_gb_per_s == 20 and situation_of(server.profile, 6) is None
+
+
+def test_hops_of_a_ring_by_level_and_driver():
+    near = ring_connections(box_of("rtx_pro_6000_wrx90_two_roots", p2p_level=None), range(8))
+    assert [hop.transport for hop in near].count(Transport.SHM) == 2
+    far = ring_connections(box_of("rtx_pro_6000_wrx90_two_roots"), range(8))
+    assert {hop.transport for hop in far} == {Transport.P2P}
+    assert {hop.transport for hop in ring_connections(box_of("rtx_5090_direct"), range(4))} == {Transport.SHM}
+    assert {hop.reason for hop in ring_connections(box_of("h100_8nic"), range(8))} == {"NVLink"}

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from pdmodel.costs.collectives.bandwidth import busbw_factor
+from pdmodel.costs.collectives.graphs import situation, switched
 from pdmodel.costs.collectives.protocol import fastest_branch, usable, wire_factor
 from pdmodel.costs.collectives.ring import check_ranks
 from pdmodel.costs.collectives.scaling import Found, constants_for, ring_latency_us
@@ -148,7 +149,8 @@ def collective(
         note = (
             f"no constants for {kind.value} on {box.profile.name}: {ASSUMED_SHARE:.0%} of the slowest port is assumed"
         )
-        found = Found(default_branches(kind, order, box), SourceKind.ASSUMED, (note,))
+        lines = switched(default_branches(kind, order, box), kind, situation(box, order))
+        found = Found(lines, SourceKind.ASSUMED, (note,))
     return _cost(kind, what, size_bytes, order, box, found)
 
 

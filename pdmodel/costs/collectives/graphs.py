@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pdmodel.costs.collectives.selector import Situation, switches
+from pdmodel.costs.collectives.ring import ring_hops
+from pdmodel.costs.collectives.selector import Connection, Search, Situation, connection, search_speed, switches
 from pdmodel.costs.collectives.selector.availability import PEER_OPERATIONS
+from pdmodel.costs.collectives.selector.constants import PCIE_GB_PER_S
 from pdmodel.hardware.constants import Branch, CollectiveOperation, NcclGraph, Protocol
-from pdmodel.hardware.profile import HardwareProfile
+from pdmodel.hardware.profile import P2P, Distance, HardwareProfile
+from pdmodel.hardware.topology import Box
+from pdmodel.units import GB
 
 
 def situation_of(profile: HardwareProfile, ranks: int) -> Situation | None:
@@ -30,6 +34,73 @@ def situation_of(profile: HardwareProfile, ranks: int) -> Situation | None:
         nvls_channels=graph.nvls_channels,
         nvls_channel_gb_per_s=graph.nvls_channel_gb_per_s,
         peer_channels=graph.peer_channels,
+        cpu=nccl.cpu,
+        protocols=nccl.protocols,
+        algorithms=nccl.algorithms,
+    )
+
+
+def ring_connections(box: Box, gpus: Sequence[int]) -> tuple[Connection, ...]:
+    """How NCCL connects each GPU of a ring to the next, and why; the P2P level is the profile's.
+
+    Returns: one `Connection` for each hop of the ring.
+    Source: `pdmodel.costs.collectives.selector.connection` on the box's tree.
+    """
+    nccl = box.profile.nccl
+    level = Distance(nccl.p2p_level) if nccl is not None and nccl.p2p_level is not None else None
+    return tuple(
+        connection(
+            box.distance(box.gpu(source), box.gpu(target)),
+            p2p_allowed=box.has_nvlink or box.profile.flags.p2p is P2P.POSTED_WRITES,
+            nvlink=box.has_nvlink,
+            p2p_level=level,
+            amd_with_two_gpus=nccl is not None and nccl.cpu == "amd" and box.gpu_count <= 2,
+        )
+        for source, target in ring_hops(gpus)
+    )
+
+
+def search_ring(box: Box, gpus: Sequence[int]) -> Search | None:
+    """What NCCL's search finds for a PCIe ring, from its ratings of the links; None where they are not known.
+
+    Equation: the narrowest of the GPUs' links (x16 rated 12, 24 or 48 GB/s by generation, which the capacity of the
+    port tells) and, where a hop crosses sockets, the CPUs' (``cpu_link_gb_per_s``); then `search_speed`.
+
+    Returns: `Search`, or None with NVLink, without an ``nccl`` section, or without a rating of a link that is crossed.
+    Validity: x16 links; the search may find better orders than ``gpus``, not worse.
+    Source: NCCL 2.30.7 src/graph/topo.h, search.cc.
+    """
+    nccl = box.profile.nccl
+    if nccl is None or box.has_nvlink:
+        return None
+    ports = [box.port_index[box.port_name(box.gpu(gpu), "egress")] for gpu in gpus]
+    slowest = min(port.capacity_bytes_per_s for port in ports) / GB
+    # A port carries 0.8 to 0.95 of its lanes' rate: 16, 32 or 64 GB/s.
+    generation = next((known for known, lanes in ((3, 16.0), (4, 32.0)) if slowest <= lanes), 5)
+    ratings = [PCIE_GB_PER_S[generation]]
+    distances = {box.distance(box.gpu(source), box.gpu(target)) for source, target in ring_hops(gpus)}
+    if Distance.SYS in distances:
+        if nccl.cpu_link_gb_per_s is None:
+            return None
+        ratings.append(nccl.cpu_link_gb_per_s)
+    return search_speed(min(ratings), nccl.compute_capability)
+
+
+def situation(box: Box, gpus: Sequence[int]) -> Situation | None:
+    """`situation_of` where the profile gives the graph, else what `search_ring` finds; None where neither is known."""
+    known = situation_of(box.profile, len(gpus))
+    nccl = box.profile.nccl
+    if known is not None or nccl is None or len(gpus) < 2:
+        return known
+    found = search_ring(box, gpus)
+    if found is None:
+        return None
+    return Situation(
+        ranks=len(gpus),
+        channels=found.channels,
+        channel_gb_per_s=found.channel_gb_per_s,
+        compute_capability=nccl.compute_capability,
+        nvlink=False,
         cpu=nccl.cpu,
         protocols=nccl.protocols,
         algorithms=nccl.algorithms,

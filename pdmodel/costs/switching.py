@@ -62,6 +62,22 @@ def points_of(
     return sizes, np.array([settle(by_size[size]) for size in sizes])
 
 
+def without_hiccups(times_s: FloatArray) -> FloatArray:
+    """Times of one protocol, sizes rising, without single ones that a hiccup made longer.
+
+    Equation: t_i, or the least of the later t where t_i is more than 10 % above it: a larger message by the same
+    protocol takes no less time, and hiccups only add.
+
+    Parameters and returns: (n,) [s].
+    Source: own definition.
+
+    >>> without_hiccups(np.array([7.0, 17.0, 7.0, 8.0, 7.9])).tolist()
+    [7.0, 7.0, 7.0, 8.0, 7.9]
+    """
+    least = np.minimum.accumulate(times_s[::-1])[::-1]
+    return np.where(times_s > least * (1 + HICCUP), least, times_s)
+
+
 def _plain(operation: CollectiveOperation) -> tuple[tuple[float, Algorithm, Protocol], ...]:
     algorithm = Algorithm.PAIRWISE if operation in PEER_OPERATIONS else Algorithm.RING
     return ((0.0, algorithm, Protocol.SIMPLE),)
@@ -112,11 +128,12 @@ def fit_switched(
     """Constants whose branches change where NCCL's own choice does.
 
     Equation: the ranges of `switches`; in each the line of least mean relative error (`robust_line`), one point alone
-    scaling NCCL's line; with ``carry_table`` the measured points themselves, which the lines are bent through.
+    scaling NCCL's line; with ``carry_table`` the measured points themselves (`without_hiccups` where ranges are known),
+    which the lines are bent through.
 
     Parameters: ``sizes_bytes``, ``times_s`` (n,) of one operation and number of ranks, sizes rising; ``situation`` what
     NCCL's choice depends on, its graph above all; None where that is not known: one range.
-    Returns: `CollectiveConstants`, its errors those on the points (0 with the table).
+    Returns: `CollectiveConstants`, its errors those on the points as given.
     Raises: `InputError` as `points_of` and `switches`.
     Validity: the graph's bandwidth is NCCL's (a profile's ``nccl`` section), not the wires'.
     Source: own fit on NCCL 2.30.7's ranges; errors on sizes left out in docs/collectives.md.
@@ -124,8 +141,11 @@ def fit_switched(
     ranges = _ranges(operation, situation, sizes_bytes)
     edges = [mark for mark, _, _ in ranges] + [np.inf]
     branches = []
+    given, times_s = times_s, times_s.copy()
     for k, (low, high) in enumerate(pairwise(edges)):
         own = (sizes_bytes >= low) & (sizes_bytes < high)
+        if situation is not None:
+            times_s[own] = without_hiccups(times_s[own])
         middle = float(sizes_bytes[own][0])
         alpha, bandwidth = _line(sizes_bytes[own], times_s[own], _nominal(operation, situation, middle))
         branches.append(
@@ -142,13 +162,14 @@ def fit_switched(
         MeasuredPoint(size_bytes=int(size), time_us=float(f"{time / US:.5g}"))
         for size, time in zip(sizes_bytes, times_s, strict=True)
     )
-    error = np.abs(predict(branches, sizes_bytes)[0] / times_s - 1)
+    carried = table if carry_table else ()
+    error = np.abs(predict(branches, sizes_bytes, carried)[0] / given - 1)
     return CollectiveConstants(
         operation=operation,
         ranks=ranks,
         branches=tuple(branches),
-        table=table if carry_table else (),
+        table=carried,
         source=source,
-        mean_error=0.0 if carry_table else round(float(error.mean()), 4),
-        max_error=0.0 if carry_table else round(float(error.max()), 4),
+        mean_error=round(float(error.mean()), 4),
+        max_error=round(float(error.max()), 4),
     )

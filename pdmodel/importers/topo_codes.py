@@ -1,0 +1,83 @@
+"""Codes and labels of the matrices that ``nvidia-smi topo`` prints, and text without what terminals put into it."""
+
+from __future__ import annotations
+
+import re
+
+P2P_CODES = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
+_CLASSES = frozenset({"X", "SYS", "NODE", "PHB", "PXB", "PIX"})
+_OLD = {"SOC": "SYS"}  # drivers before NODE existed
+_NVLINK = re.compile(r"NV[1-9][0-9]{0,2}")
+_GPU = re.compile(r"GPU[0-9]{1,4}")
+_NIC = re.compile(r"NIC[0-9]{1,4}")
+_DEVICE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]*[0-9][A-Za-z0-9_.-]*")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+# Colour codes whose escape character was lost on the way, as log viewers leave them.
+_BARE_ESCAPES = re.compile(r"\[[0-9]{1,2}(?:;[0-9]{1,3})*m")
+_BLANKS = str.maketrans({"\u00a0": " ", "\u2007": " ", "\u202f": " ", "\u3000": " ", "\u200b": None, "\ufeff": None})
+_ELLIPSIS = re.compile(r"\[?(?:\.{2,}|…|⋮|<snip>|snip|truncated|omitted)\]?", re.IGNORECASE)
+
+
+def code_of(word: str) -> str | None:
+    """The code in today's spelling, or None where the word is none.
+
+    >>> code_of("SOC"), code_of("NV18"), code_of("0-47")
+    ('SYS', 'NV18', None)
+    """
+    word = word.strip().upper()
+    if word in _CLASSES or word in P2P_CODES or _NVLINK.fullmatch(word):
+        return word
+    return _OLD.get(word)
+
+
+def begins_code(word: str) -> bool:
+    """Whether the word is a code, or one that was cut."""
+    known = _CLASSES | P2P_CODES | _OLD.keys() | {"NV"}
+    return code_of(word) is not None or any(code.startswith(word.upper()) for code in known if word)
+
+
+def is_nvlink(code: str | None) -> bool:
+    """Whether the code is NV and a count."""
+    return code is not None and code.startswith("NV")
+
+
+def is_gpu(label: str) -> bool:
+    """Whether the label is that of a GPU."""
+    return _GPU.fullmatch(label) is not None
+
+
+def is_numbered_nic(label: str) -> bool:
+    """Whether the label needs a legend to name the device."""
+    return _NIC.fullmatch(label) is not None
+
+
+def is_label(word: str) -> bool:
+    """Whether a word of a header can be the label of a column: GPU0, NIC0, mlx5_0, rocep49s0, ..."""
+    return code_of(word) is None and (is_gpu(word) or _DEVICE.fullmatch(word) is not None)
+
+
+def is_ellipsis(word: str) -> bool:
+    """Whether somebody left something out here."""
+    return _ELLIPSIS.fullmatch(word) is not None
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines without escape sequences, carriage returns and blanks of other widths; `text` may end anywhere."""
+    plain = _BARE_ESCAPES.sub("", _ESCAPES.sub("", text)).translate(_BLANKS)
+    return re.split(r"\r\n|\n|\r", plain)
+
+
+def decoded(content: bytes) -> str | None:
+    """The text of a file: UTF-8, UTF-16 with or without its mark, else Latin letters; None for what is no text."""
+    if content[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        return content.decode("utf-16", errors="replace")
+    sample = content[:4096]
+    if b"\x00" in sample:
+        for encoding, nulls in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
+            if nulls.count(0) > 0.9 * len(nulls):
+                return content.decode(encoding, errors="replace")
+        return None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", errors="replace")

@@ -1,56 +1,11 @@
-"""``pdmodel import``: what one file says, before anything is built from it."""
+"""``pdmodel import``: what one file of a tool says."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
 import typer
 
-from pdmodel.cli.options import DebugOption, Format, FormatOption, NoColourOption, OutputOption, resolved_format
-from pdmodel.errors import InputError
+from pdmodel.cli import import_topo, import_trace
 
-if TYPE_CHECKING:
-    from pdmodel.importers.findings import TopologyFindings
-
-app = typer.Typer(no_args_is_help=True, help="Show what a file of another tool says: what holds, what is missing.")
-
-REFUSED = InputError.exit_code
-
-
-@app.command("topo", epilog="Example: nvidia-smi topo -m > topo.txt; pdmodel import topo topo.txt")
-def topo(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Outputs of nvidia-smi topo -m, -mp, -p2p or rocm-smi --showtopo."),
-    ],
-    *,
-    form: FormatOption = None,
-    output: OutputOption = None,
-    debug: DebugOption = False,
-    no_colour: NoColourOption = False,
-) -> None:
-    """Show a topology: GPUs, NICs, NVLink, nearest NICs, what is missing, and who may share an uplink.
-
-    One FILE is shown whole, several as a table. Exit code 3 if any is refused; the reason is printed all the same.
-    """
-    from pdmodel.importers.topo import read
-    from pdmodel.report.files import read_whole
-
-    show_findings([read(read_whole(file), str(file)) for file in files], resolved_format(form, output), output)
-
-
-def show_findings(found: Sequence[TopologyFindings], form: Format, output: Path | None) -> None:
-    """Print findings, and on stderr why files were refused; exit with 3 if any was."""
-    from pdmodel.cli.render import deliver
-    from pdmodel.importers.findings import Status
-    from pdmodel.report.topology import findings_document, findings_table
-
-    deliver(findings_document(found[0]) if len(found) == 1 else findings_table(found), form, output)
-    refused = [one for one in found if one.status is Status.REFUSED]
-    for one in refused:
-        sys.stderr.write(f"pdmodel: {one.file}: {one.reason}\n")
-    if refused:
-        raise typer.Exit(REFUSED)
+app = typer.Typer(no_args_is_help=True, help="Show what one file says: what was taken from it, what is missing.")
+app.command("topo", epilog=import_topo.EPILOG)(import_topo.topo)
+app.command("trace", epilog=import_trace.EPILOG)(import_trace.trace)

@@ -36,7 +36,6 @@ app.add_typer(scenario.app, name="scenario", rich_help_panel="Inputs")
 app.add_typer(hardware.app, name="hardware", rich_help_panel="Inputs")
 app.add_typer(llm.app, name="llm", rich_help_panel="Inputs")
 app.add_typer(importing.app, name="import", rich_help_panel="Inputs")
-app.add_typer(importing.app, name="import", rich_help_panel="Inputs")
 
 
 def _version(value: bool) -> None:

@@ -208,7 +208,7 @@ def _shadow_price(data: AllocationData, found: _Found) -> FloatArray | None:
         return None
     if len(data.lanes) == 1:
         return bound_prices(data)
-    return np.sum([bound_prices(data.only_lane(k)) for k in range(len(data.lanes))], axis=0)
+    return np.asarray(np.sum([bound_prices(data.only_lane(k)) for k in range(len(data.lanes))], axis=0))
 
 
 def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: float, wall_s: float) -> SolverResult:

@@ -30,6 +30,8 @@ from pdmodel.workload.request import Request
 
 PREFILL_NODE, DECODE_NODE = "P", "D"
 FP8_BLOCK = 128
+MOST_PASSES = 50_000
+"""Layers times chunks of all requests: 128k tokens in chunks of 512 through 94 layers are half of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         decode_nics = _nics(spec.transfer.decode_nics, decode_box, "decode_nics")
     with _at(file, "requests"):
         requests = _requests(spec)
+    with _at(file, "prefill.chunk_tokens"):
+        _check_passes(spec, arch, requests)
     with _at(file, "network"):
         fabric = _fabric(spec)
         ports = _ports(spec, prefill_box, decode_box, fabric)
@@ -304,6 +308,16 @@ def _requests(spec: Scenario) -> tuple[Request, ...]:
             )
         )
     return tuple(sorted(found, key=lambda request: (request.instance, request.arrival_s)))
+
+
+def _check_passes(spec: Scenario, arch: Architecture, requests: Sequence[Request]) -> None:
+    """A slip in ``chunk_tokens`` must not fill the memory with phases."""
+    chunks = sum(-(-request.new_tokens // (spec.prefill.chunk_tokens or request.new_tokens)) for request in requests)
+    if chunks * arch.layers > MOST_PASSES:
+        raise InputError(
+            f"{chunks} chunks of {arch.layers} layers",
+            expected=f"at most {MOST_PASSES} passes through a layer in all: larger chunks, or fewer tokens",
+        )
 
 
 def _fabric(spec: Scenario) -> Port | None:

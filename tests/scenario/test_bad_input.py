@@ -70,6 +70,12 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("GPUs", {"prefill": {"gpus": [[0, 1]]}}, "prefill.gpus.0", "found 2 GPUs; expected 8"),
     ("instance", {"requests": [{**TURN, "instance": 1}]}, "requests.0.instance", "found instance 1"),
     ("names", {"requests": [TURN, TURN]}, "requests.1.name", "a second request called 'turn'"),
+    (
+        "tiny chunks",
+        {"prefill": {"chunk_tokens": 1}},
+        "prefill.chunk_tokens",
+        "2048 chunks of 94 layers; expected at most",
+    ),
     ("word", {"prefill": {"all_reduce": "fast"}}, "prefill.all_reduce", "'nccl' or 'vllm_custom'"),
     ("version", {"schema_version": 2}, "schema_version", "found 2"),
 ]

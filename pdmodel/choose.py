@@ -146,7 +146,9 @@ def _fast_path(
     if not shares_port(data):
         edf = by_name[RESIDUAL_EDF.name]
         on_time = edf.decode_stall_s.max(initial=0.0) + edf.load_stall_s.max(initial=0.0) <= ON_TIME
-        return _Found(SolvePath.NO_SHARED_PORT) if little or on_time or _equal_prices(data) else None
+        # Rules follow the engine's routes; where a plan may choose others, it may win although nobody is preferred.
+        no_choice = _equal_prices(data) and all(len(flow.routes) == 1 for flow in data.flows)
+        return _Found(SolvePath.NO_SHARED_PORT) if little or on_time or no_choice else None
     if little:
         return _Found(SolvePath.BOUND)
     if len(data.lanes) != 1:

@@ -117,6 +117,23 @@ def test_every_legal_scenario_has_an_answer_that_agrees_with_itself(seed: int) -
     check_costs(found)
 
 
+def test_a_plan_chooses_the_second_nic_where_nothing_but_kv_is_in_the_way() -> None:
+    """One GPU, nearest NIC by rule: the other NIC halves what is sent after the prefill."""
+    raw = {
+        "schema_version": 1,
+        "name": "two_nics",
+        "llm": "qwen3-8b",
+        "prefill": {"hardware": "h200_nvlink_2nic", "engine": "vllm_nixl", "tp_size": 1},
+        "decode": {"hardware": "h200_nvlink_2nic", "tp_size": 8, "max_running_requests": 1},
+        "requests": [{"name": "r", "input_tokens": 2048}],
+        "network": {"nic_gbit_per_s": 50},
+        "transfer": {"route_rule": "nearest"},
+    }
+    found = plan(resolve_scenario(Scenario.parse(raw), "two_nics.json"))
+    cost = {policy.name: policy.cost for policy in found.policies}
+    assert cost["plan"] < 0.6 * cost["residual_edf"]
+
+
 @pytest.mark.parametrize("name", ["agentic_turn_one_switch", "rtx5090_staged"])
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_times_do_not_depend_on_the_unit_of_bytes(name: str, scale: float) -> None:

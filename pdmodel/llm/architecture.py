@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pdmodel.llm.dtypes import WeightDtype
+from pdmodel.llm.kinds import LayerKind, Mixer, MlaSpec
 
 
 class AttentionKind(StrEnum):
@@ -16,25 +17,12 @@ class AttentionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MlaSpec:
-    """Ranks and head widths of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
-
-    ``q_lora_rank`` None: queries are projected directly from the hidden state.
-    """
-
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-
-
-@dataclass(frozen=True, slots=True)
 class MoeSpec:
     """Routed experts of the layers in ``layers``, ``top_k`` per token, and the experts that every token visits.
 
     ``shared_intermediate_size`` is the width of all shared experts together, 0 when there are none.
-    ``shared_gate``: the shared expert's output is scaled by a learnt gate (one row of hidden size).
+    ``shared_gate``: the shared expert's output is scaled by a learnt gate (one row of hidden size). ``latent_size``:
+    width on which the routed experts work, projected to before and back after them; None: the hidden size.
     """
 
     experts: int
@@ -43,6 +31,11 @@ class MoeSpec:
     layers: frozenset[int]
     shared_intermediate_size: int = 0
     shared_gate: bool = False
+    latent_size: int | None = None
+
+    def width(self, hidden_size: int) -> int:
+        """Width of what routed experts take and give, and of what travels to them [count]."""
+        return self.latent_size or hidden_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +74,10 @@ class Architecture:
     nope + rope), ``v_head_dim`` that of a value head. ``mtp_layers`` counts multi-token-prediction layers, which are
     left out of layers, parameters and KV. ``gated_mlp``: gate, up and down matrices; else up and down only.
     ``qk_norm``: queries and keys are normalised per head before the rotation.
+
+    Where layers differ, ``mixers`` has one entry per layer, and heads and widths above are those of the first layer
+    that keeps keys; ``mlp_widths`` has the width of each layer's dense MLP, 0 for none (MoE layers are those of
+    ``moe``). ``residual_streams``: parallel residual streams that are mixed (mHC). ``notes``: what the reader inferred.
     """
 
     name: str
@@ -103,59 +100,81 @@ class Architecture:
     gated_mlp: bool = True
     mtp_layers: int = 0
     max_context_tokens: int | None = None
+    mixers: tuple[Mixer, ...] = ()
+    mlp_widths: tuple[int, ...] = ()
+    residual_streams: int = 1
+    notes: tuple[str, ...] = field(default=(), compare=False)
     file: str = field(default="", compare=False)
 
     def is_moe_layer(self, layer: int) -> bool:
         """Whether layer ``layer`` (0-based) routes its tokens to experts."""
         return self.moe is not None and layer in self.moe.layers
 
-    @property
-    def dense_layer(self) -> int | None:
-        """The first layer with a dense MLP, or None."""
-        return next((layer for layer in range(self.layers) if not self.is_moe_layer(layer)), None)
+    def mixer(self, layer: int) -> Mixer:
+        """What mixes the tokens of layer ``layer`` (0-based)."""
+        if self.mixers:
+            return self.mixers[layer]
+        kind = LayerKind.LATENT if self.mla is not None else LayerKind.FULL
+        return Mixer(kind, self.heads, self.kv_heads, self.head_dim, self.v_head_dim, mla=self.mla)
+
+    def mlp_width(self, layer: int) -> int:
+        """Width of the dense MLP of layer ``layer``; 0 where it has none, as layers of routed experts [count]."""
+        if self.is_moe_layer(layer):
+            return 0
+        return self.mlp_widths[layer] if self.mlp_widths else self.intermediate_size
+
+    def layer_group(self, layer: int) -> tuple[Mixer, bool, int]:
+        """What layers must have alike to cost the same: mixer, experts or not, width of the dense MLP."""
+        return self.mixer(layer), self.is_moe_layer(layer), self.mlp_width(layer)
+
+    def first_layers(self) -> dict[int, int]:
+        """For every layer the first one that costs the same, in order of layers."""
+        if not self.mixers and not self.mlp_widths:
+            firsts: dict[bool, int] = {}
+            return {layer: firsts.setdefault(self.is_moe_layer(layer), layer) for layer in range(self.layers)}
+        known: dict[tuple[Mixer, bool, int], int] = {}
+        return {layer: known.setdefault(self.layer_group(layer), layer) for layer in range(self.layers)}
+
+    def distinct_mixers(self) -> tuple[Mixer, ...]:
+        """Every mixer that occurs, once, in order of layers."""
+        return tuple(dict.fromkeys(self.mixers)) if self.mixers else (self.mixer(0),)
 
     @property
     def attention_parameters(self) -> int:
-        """Parameters of the projections of one layer, without norms and biases [count]."""
-        if self.mla is not None:
-            mla, heads = self.mla, self.heads
-            query_width = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-            query = (
-                self.hidden_size * query_width
-                if mla.q_lora_rank is None
-                else mla.q_lora_rank * (self.hidden_size + query_width)
-            )
-            latent = self.hidden_size * (mla.kv_lora_rank + mla.qk_rope_head_dim)
-            expansion = mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-            return query + latent + expansion + heads * mla.v_head_dim * self.hidden_size
-        return self.hidden_size * self.head_dim * 2 * (self.heads + self.kv_heads)
+        """Parameters of the projections of the first layer, without norms and biases [count]."""
+        return self.mixer(0).parameters(self.hidden_size)
 
     def layer_parameters(self, layer: int) -> LayerParameters:
         """Parameters of one layer: every matrix, norm and bias that the checkpoint holds for it [count]."""
-        matrices = 3 if self.gated_mlp else 2
-        other = self._norm_and_bias_parameters()
-        if self.moe is None or layer not in self.moe.layers:
-            mlp = matrices * self.hidden_size * self.intermediate_size
-            return LayerParameters(self.attention_parameters, mlp, 0, 0, other)
-        moe = self.moe
+        matrices, mixer, moe = (3 if self.gated_mlp else 2), self.mixer(layer), self.moe
+        attention = mixer.parameters(self.hidden_size)
+        other = self._norm_and_bias_parameters(layer, mixer)
+        if moe is None or layer not in moe.layers:
+            return LayerParameters(attention, matrices * self.hidden_size * self.mlp_width(layer), 0, 0, other)
         other += self.hidden_size * (moe.experts + int(moe.shared_gate))
+        latents = 2 * self.hidden_size * moe.latent_size if moe.latent_size else 0
         return LayerParameters(
-            self.attention_parameters,
+            attention,
             0,
-            moe.experts * matrices * self.hidden_size * moe.intermediate_size,
-            matrices * self.hidden_size * moe.shared_intermediate_size,
+            moe.experts * matrices * moe.width(self.hidden_size) * moe.intermediate_size,
+            matrices * self.hidden_size * moe.shared_intermediate_size + latents,
             other,
         )
 
-    def _norm_and_bias_parameters(self) -> int:
-        norms = 2 * self.hidden_size
+    def _norm_and_bias_parameters(self, layer: int, mixer: Mixer) -> int:
+        mlp = self.is_moe_layer(layer) or self.mlp_width(layer) > 0
+        norms = self.hidden_size * (int(mixer.kind is not LayerKind.NONE) + int(mlp))
+        if mixer.kind is LayerKind.NONE or mixer.state is not None:
+            return norms
         biases = self.hidden_size if self.output_bias else 0
-        if self.mla is not None:
-            return norms + biases + (self.mla.q_lora_rank or 0) + self.mla.kv_lora_rank
+        if mixer.mla is not None:
+            return norms + biases + (mixer.mla.q_lora_rank or 0) + mixer.mla.kv_lora_rank
+        if mixer.compression is not None:
+            return norms + biases + mixer.compression.q_lora_rank + mixer.head_dim
         if self.qk_norm:
-            norms += 2 * self.head_dim
+            norms += 2 * mixer.head_dim
         if self.qkv_bias:
-            biases += self.head_dim * (self.heads + 2 * self.kv_heads)
+            biases += mixer.heads * mixer.head_dim + mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)
         return norms + biases
 
     @property
@@ -178,7 +197,7 @@ class Architecture:
         idle = 0
         if self.moe is not None:
             matrices = 3 if self.gated_mlp else 2
-            expert = matrices * self.hidden_size * self.moe.intermediate_size
+            expert = matrices * self.moe.width(self.hidden_size) * self.moe.intermediate_size
             idle = len(self.moe.layers) * (self.moe.experts - self.moe.top_k) * expert
         return self.parameters - idle
 
@@ -201,18 +220,14 @@ class Architecture:
 
         Matrices, embedding and head split over ``tp_size`` ranks; routed experts over max(tp_size, ep_size) ranks
         (ep_size <= tp_size regroups the same shards; a larger ep_size spreads experts over several TP groups); norms,
-        biases, router and, for MLA, the projections down to the latents are replicated.
+        biases, router, projections down to latents and indexers are replicated.
         """
         dtypes = self.dtypes
         size = self.hidden_size * dtypes.other.bytes_per_parameter
         size += self.embedding_parameters * dtypes.other.bytes_per_parameter / tp_size
-        replicated = 0
-        if self.mla is not None:
-            replicated = self.hidden_size * (
-                (self.mla.q_lora_rank or 0) + self.mla.kv_lora_rank + self.mla.qk_rope_head_dim
-            )
         for layer in range(self.layers):
             part = self.layer_parameters(layer)
+            replicated = self.hidden_size * self.mixer(layer).replicated_columns
             attention = replicated + (part.attention - replicated) / tp_size
             size += attention * dtypes.attention.bytes_per_parameter
             size += part.mlp * dtypes.mlp.bytes_per_parameter / tp_size

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pdmodel.errors import CoverageError
-from pdmodel.llm.architecture import Architecture, AttentionKind, MlaSpec, MoeSpec
+from pdmodel.llm.architecture import Architecture, AttentionKind, MoeSpec
+from pdmodel.llm.hf_blocks import read_blocks
 from pdmodel.llm.hf_families import UNKNOWN_FAMILY, Family
 from pdmodel.llm.hf_fields import ConfigSection, text_section
+from pdmodel.llm.hf_mixers import Layers, plain_attention, read_mixers
+from pdmodel.llm.hf_moe import block_experts, read_moe
 from pdmodel.llm.hf_quantization import weight_dtypes
-from pdmodel.llm.hf_unsupported import family_of, refuse_unsupported
+from pdmodel.llm.hf_unsupported import family_of, refuse_not_understood, refuse_unsupported
+from pdmodel.llm.hf_words import LISTS, MLP, Words, fitted, layer_words
+from pdmodel.llm.kinds import LayerKind, Mixer
 from pdmodel.spec import read_json
 
-_LAYERS = ("num_hidden_layers", "num_layers")
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer")
 _MOST_LAYERS = 10_000
-_KV_HEADS = ("num_key_value_heads", "num_kv_heads")
-_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
-_TOP_K = ("num_experts_per_tok", "num_experts_per_token")
 
 
 def read_hf_config(path: Path, name: str | None = None) -> Architecture:
@@ -44,31 +45,41 @@ def architecture_from_config(raw: Mapping[str, Any], *, name: str, file: str = "
     section = text_section(raw, file)
     refuse_unsupported(section)
     family = family_of(section) or UNKNOWN_FAMILY
-    layers = section.integer(*_LAYERS, maximum=_MOST_LAYERS)
-    hidden = section.integer("hidden_size")
-    heads = section.integer("num_attention_heads")
-    _check_per_layer_lists(section, layers)
-    mla = _mla(section)
-    kv_heads = heads if mla else _kv_heads(section, heads, family)
-    head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else _head_dim(section, hidden, heads, family)
-    moe = _moe(section, layers, family)
-    all_moe = moe is not None and len(moe.layers) == layers
-    intermediate = section.optional_integer("intermediate_size") if all_moe else section.integer("intermediate_size")
+    layers, hidden = _layer_count(section), section.integer("hidden_size")
+    words = layer_words(section, layers, family)
+    experts: MoeSpec | None
+    if section.get("block_configs"):
+        found, widths, experts = _from_blocks(section, words, family, hidden)
+    else:
+        found = read_mixers(section, words, family, hidden)
+        experts = read_moe(section, words.words, family)
+        widths = _mlp_widths(section, words.words, family, experts)
+    refuse_not_understood(section, found.mixers)
+    main = next((mixer for mixer in found.mixers if mixer.heads and mixer.state is None), found.mixers[0])
+    alike = all(mixer == main for mixer in found.mixers) and main == Mixer(
+        LayerKind.LATENT if main.mla else LayerKind.FULL,
+        main.heads,
+        main.kv_heads,
+        main.head_dim,
+        main.v_head_dim,
+        mla=main.mla,
+    )
+    dense = [width for layer, width in enumerate(widths) if experts is None or layer not in experts.layers]
     bias = section.flag("attention_bias", default=False) or section.flag("use_bias", default=False)
     return Architecture(
         name=name,
         layers=layers,
         hidden_size=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        v_head_dim=mla.v_head_dim if mla else head_dim,
-        attention=AttentionKind.MLA if mla else AttentionKind.GQA,
-        intermediate_size=intermediate or 0,
+        heads=main.heads,
+        kv_heads=main.kv_heads,
+        head_dim=main.head_dim,
+        v_head_dim=main.v_head_dim,
+        attention=AttentionKind.MLA if main.mla else AttentionKind.GQA,
+        intermediate_size=next((width for width in dense if width), 0) or _width_beside(section),
         vocab_size=section.integer("vocab_size"),
         dtypes=weight_dtypes(section, layers),
-        mla=mla,
-        moe=moe,
+        mla=main.mla,
+        moe=experts,
         tied_embeddings=section.flag("tie_word_embeddings", default=family.tied_embeddings),
         qk_norm=section.flag("use_qk_norm", default=family.qk_norm),
         qkv_bias=bias or section.flag("qkv_bias", default=family.qkv_bias),
@@ -76,112 +87,84 @@ def architecture_from_config(raw: Mapping[str, Any], *, name: str, file: str = "
         gated_mlp=family.gated_mlp,
         mtp_layers=_mtp_layers(section),
         max_context_tokens=section.optional_integer("max_position_embeddings"),
+        mixers=() if alike else found.mixers,
+        mlp_widths=() if len(set(dense)) <= 1 and all(dense) else tuple(widths),
+        residual_streams=section.optional_integer("hc_mult", minimum=1) or 1,
+        notes=(*found.notes, *_notes(section, family, layers)),
         file=file,
     )
 
 
-def _check_per_layer_lists(section: ConfigSection, layers: int) -> None:
-    for key in ("layer_types", "attn_type_list", "mlp_layer_types"):
-        found = section.values.get(key)
-        if isinstance(found, list) and found and len(found) != layers:
-            raise section.error(key, f"found {len(found)} entries", expected=f"{layers}, one a layer")
+def _layer_count(section: ConfigSection) -> int:
+    """Layers by number; where that is absent, by a list that has an entry per layer."""
+    if section.present(*_LAYERS) is None:
+        for key in LISTS:
+            found = section.get(key)
+            if isinstance(found, list | str) and found:
+                return min(len(found), _MOST_LAYERS)
+    return section.integer(*_LAYERS, maximum=_MOST_LAYERS)
+
+
+def _from_blocks(
+    section: ConfigSection, words: Words, family: Family, hidden: int
+) -> tuple[Layers, tuple[int, ...], MoeSpec | None]:
+    raw = section.get("block_configs")
+    if not isinstance(raw, list):
+        raise section.error("block_configs", f"found {raw!r}", expected="a list with an object per layer")
+    fitted(section, "block_configs", raw, len(words.words))
+    plain = plain_attention(section, family, hidden)
+    blocks = read_blocks(section, plain, words.words, section.optional_integer("sliding_window", minimum=1), hidden)
+    moe, notes = block_experts(blocks.experts)
+    return Layers(blocks.mixers, (*words.notes, *notes)), blocks.widths, moe
+
+
+def _mlp_widths(section: ConfigSection, words: tuple[str, ...], family: Family, moe: MoeSpec | None) -> tuple[int, ...]:
+    """Width of every layer's dense MLP: 0 where it routes to experts, or where the word says it has none."""
+    routed = frozenset() if moe is None else moe.layers
+    # Layers of Nemotron-H do one thing each: mix tokens, route to experts, or apply an MLP.
+    alone = family.state == "mamba2" and not family.gated_mlp
+    per_layer = section.get("intermediate_size")
+    if isinstance(per_layer, list):
+        listed = fitted(section, "intermediate_size", section.integers("intermediate_size"), len(words))
+        return tuple(0 if layer in routed else width for layer, width in enumerate(listed))
+    dense = [layer for layer, word in enumerate(words) if layer not in routed and (not alone or word == MLP)]
+    if not dense:
+        return (0,) * len(words)
+    width = section.integer("intermediate_size_mlp", "intermediate_size", "shared_intermediate_size")
+    if family.experts_in_intermediate_size and moe is None and section.optional_integer("shared_intermediate_size"):
+        width = section.integer("shared_intermediate_size")
+    widths = [width if layer in set(dense) else 0 for layer in range(len(words))]
+    shared = section.optional_integer("num_kv_shared_layers") if family.shares_last else 0
+    if shared and section.flag("use_double_wide_mlp", default=False):
+        widths[-shared:] = [2 * width for width in widths[-shared:]]
+    return tuple(widths)
+
+
+def _width_beside(section: ConfigSection) -> int:
+    """``intermediate_size`` where no layer has a dense MLP: kept as a fact."""
+    found = section.get("intermediate_size")
+    return (section.optional_integer("intermediate_size") or 0) if not isinstance(found, list) else 0
+
+
+def _notes(section: ConfigSection, family: Family, layers: int) -> tuple[str, ...]:
+    notes = []
+    if family_of(section) is None:
+        notes.append(f"model_type {section.family!r} is not known: read by its fields alone")
+    if _mtp_layers(section):
+        notes.append(f"{_mtp_layers(section)} multi-token-prediction layers are left out of layers, parameters and KV")
+    uncounted = (
+        [family.uncounted] if family.uncounted and section.optional_integer("hidden_size_per_layer_input") else []
+    )
+    uncounted += ["n-gram tables (Engram)"] if section.get("engram_layer_ids") else []
+    if uncounted:
+        notes.append(f"parameters leave out {' and '.join(uncounted)}")
+    for key in LISTS:
+        found = section.get(key)
+        if isinstance(found, list | str) and len(found) > layers:
+            notes.append(f"{key} has {len(found)} entries: those after the {layers} layers are left out")
+    return tuple(notes)
 
 
 def _mtp_layers(section: ConfigSection) -> int:
-    modules = section.optional_integer("num_nextn_predict_layers", "num_mtp_modules") or 0
+    modules = section.optional_integer("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers") or 0
     return modules if section.flag("use_mtp", default=True) else 0
-
-
-def _mla(section: ConfigSection) -> MlaSpec | None:
-    """The latent attention, or None where keys and values are cached; ``num_key_value_heads`` plays no role in it."""
-    if section.get("kv_lora_rank") is None or not section.flag("use_mla", default=True):
-        return None
-    return MlaSpec(
-        q_lora_rank=section.optional_integer("q_lora_rank", minimum=1),
-        kv_lora_rank=section.integer("kv_lora_rank"),
-        qk_nope_head_dim=section.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=section.integer("qk_rope_head_dim"),
-        v_head_dim=section.integer("v_head_dim"),
-    )
-
-
-def _kv_heads(section: ConfigSection, heads: int, family: Family) -> int:
-    key = section.present(*_KV_HEADS)
-    if key is None and not family.kv_heads_required:
-        return heads
-    kv_heads = section.integer(*_KV_HEADS)
-    if heads % kv_heads:
-        raise section.error(
-            key or _KV_HEADS[0], f"found {kv_heads}", expected=f"a divisor of num_attention_heads ({heads})"
-        )
-    return kv_heads
-
-
-def _head_dim(section: ConfigSection, hidden: int, heads: int, family: Family) -> int:
-    """An explicit ``head_dim`` wins; then the family's; then hidden_size / heads, which must be whole."""
-    head_dim = section.optional_integer("head_dim", minimum=1) or family.head_dim
-    if head_dim is None:
-        if hidden % heads:
-            raise section.error(
-                "head_dim", "missing key", expected=f"an integer, as {heads} heads do not divide hidden_size {hidden}"
-            )
-        head_dim = hidden // heads
-    v_head_dim = section.optional_integer("v_head_dim", minimum=1)
-    if v_head_dim not in (None, head_dim):
-        raise CoverageError(
-            f"found {v_head_dim}: unequal widths of keys and values are not supported",
-            file=section.file,
-            path=section.path("v_head_dim"),
-            expected=f"head_dim ({head_dim})",
-        )
-    return head_dim
-
-
-def _moe(section: ConfigSection, layers: int, family: Family) -> MoeSpec | None:
-    if not section.optional_integer(*_EXPERTS):
-        return None
-    experts = section.integer(*_EXPERTS)
-    top_k = section.integer(*_TOP_K)
-    if top_k > experts:
-        key = section.present(*_TOP_K) or _TOP_K[0]
-        raise section.error(key, f"found {top_k}", expected=f"at most the number of experts ({experts})")
-    moe_layers = _moe_layers(section, layers)
-    if not moe_layers:
-        return None
-    in_mlp_width = family.experts_in_intermediate_size or section.present(*_EXPERTS) == "num_local_experts"
-    intermediate = section.integer("moe_intermediate_size", *(("intermediate_size",) if in_mlp_width else ()))
-    shared, gated = _shared_experts(section, intermediate)
-    return MoeSpec(experts, top_k, intermediate, moe_layers, shared, gated)
-
-
-def _shared_experts(section: ConfigSection, intermediate: int) -> tuple[int, bool]:
-    """Width of all shared experts together, and whether a gate scales their output (Qwen2-MoE)."""
-    explicit = section.optional_integer("shared_expert_intermediate_size", "shared_intermediate_size")
-    if explicit is not None:
-        return explicit, explicit > 0 and section.get("shared_expert_intermediate_size") is not None
-    count = section.optional_integer("n_shared_experts", "num_shared_experts") or 0
-    return count * intermediate, False
-
-
-def _moe_layers(section: ConfigSection, layers: int) -> frozenset[int]:
-    """0-based layers with routed experts.
-
-    ``mlp_layer_types`` or a list in ``moe_layer_freq`` say it outright. DeepSeek's way: layers from
-    ``first_k_dense_replace`` on, every ``moe_layer_freq``-th. Qwen's: every ``decoder_sparse_step``-th, counted from
-    1, but for ``mlp_only_layers``. Else all.
-    """
-    kinds = section.values.get("mlp_layer_types")
-    if isinstance(kinds, list) and kinds:
-        return frozenset(index for index, kind in enumerate(kinds) if kind != "dense")
-    if isinstance(section.get("moe_layer_freq"), list):
-        frequency = section.integers("moe_layer_freq")
-        if len(frequency) != layers:
-            raise section.error("moe_layer_freq", f"found {len(frequency)} entries", expected=f"{layers}, one a layer")
-        return frozenset(index for index, flag in enumerate(frequency) if flag)
-    if section.present("n_routed_experts", "first_k_dense_replace"):
-        first = section.integer("first_k_dense_replace", minimum=0)
-        step = section.optional_integer("moe_layer_freq", minimum=1) or 1
-        return frozenset(layer for layer in range(first, layers) if layer % step == 0)
-    step = section.optional_integer("decoder_sparse_step") or 1
-    dense = frozenset(section.integers("mlp_only_layers"))
-    return frozenset(layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)

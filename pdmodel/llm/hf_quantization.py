@@ -43,6 +43,7 @@ def weight_dtypes(section: ConfigSection, layers: int) -> WeightDtypes:
     quantised, block = _format(section, key, raw)
     exceptions = _exceptions(raw)
     root = f"model.layers.{layers // 2}"
+    narrow = "fp4" in (section.get("expert_dtype"), raw.get("expert_dtype"))
 
     def dtype(module: str) -> WeightDtype:
         # mxfp4 as published is for experts alone.
@@ -52,7 +53,7 @@ def weight_dtypes(section: ConfigSection, layers: int) -> WeightDtypes:
     return WeightDtypes(
         attention=dtype("self_attn.q_proj"),
         mlp=dtype("mlp.gate_proj"),
-        experts=dtype("mlp.experts.0.gate_proj"),
+        experts=WeightDtype.MXFP4 if narrow else dtype("mlp.experts.0.gate_proj"),
         shared_expert=dtype("mlp.shared_experts.gate_proj"),
         other=plain,
         block=block,
@@ -102,12 +103,14 @@ def _format(section: ConfigSection, key: str, raw: Mapping[str, Any]) -> tuple[W
 def _fp8(section: ConfigSection, key: str, block: Any) -> tuple[WeightDtype, tuple[int, int] | None]:
     if block is None:
         return WeightDtype.FP8, None
+    if block == [32, 32]:
+        return WeightDtype.FP8, (32, 32)  # scales of a byte, 0.1 %: left out
     if block != [128, 128]:
         raise CoverageError(
             f"found {block!r}",
             file=section.file,
             path=f"{section.path(key)}.weight_block_size",
-            expected="[128, 128] or null",
+            expected="[128, 128], [32, 32] or null",
         )
     return WeightDtype.FP8_BLOCK, (128, 128)
 

@@ -7,8 +7,9 @@ from enum import StrEnum
 from typing import Final
 
 from pdmodel.errors import InputError
-from pdmodel.llm.architecture import Architecture, MlaSpec, MoeSpec
+from pdmodel.llm.architecture import Architecture, MoeSpec
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
+from pdmodel.llm.kinds import MlaSpec
 from pdmodel.llm.kv_cache import kv_bytes_per_token_layer
 
 EXPERT_SKEW: Final = 1 / 3

@@ -45,6 +45,8 @@ MLA = LLAMA | {
     "n_shared_experts": 2,
     "first_k_dense_replace": 1,
 }
+BLOCK: dict[str, Any] = {"attention": {"num_key_value_heads": 2}, "ffn": {"intermediate_size": 1024}}
+SPARSE = {"attention": {"sparsify": ["half"]}}
 
 
 def read(raw: dict[str, Any]) -> Any:
@@ -83,9 +85,8 @@ def test_nested_text_config_inherits_from_the_top() -> None:
     assert (arch.layers, arch.head_dim, arch.qk_norm) == (4, 128, True)
     assert arch.tied_embeddings
     assert arch.dtypes.attention is WeightDtype.FP16
-    raw["text_config"]["sliding_window"] = 7
-    raw["text_config"]["use_sliding_window"] = True
-    with pytest.raises(CoverageError, match=r"text_config\.sliding_window: found 7"):
+    raw["text_config"]["sparse_config"] = {"block": 7}
+    with pytest.raises(CoverageError, match=r"text_config\.sparse_config: found a dict of 1"):
         read(raw)
 
 
@@ -114,12 +115,6 @@ def test_full_attention_in_disguise_is_accepted(change: dict[str, Any]) -> None:
     ("field", "change"),
     [
         ("sliding_window", {"sliding_window": 4096}),
-        ("sliding_window", {"model_type": "mistral"}),
-        ("sliding_window", {"model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 32768}),
-        (
-            "sliding_window",
-            {"model_type": "qwen2", "sliding_window": 9, "use_sliding_window": True, "max_window_layers": 2},
-        ),
         ("layer_types", {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}),
         ("layer_types", {"layer_types": ["linear_attention"] + ["full_attention"] * 3}),
         ("attn_type_list", {"attn_type_list": [0, 0, 1, 1]}),
@@ -130,15 +125,18 @@ def test_full_attention_in_disguise_is_accepted(change: dict[str, Any]) -> None:
         ("mamba_num_heads", {"mamba_num_heads": 8}),
         ("compress_ratios", {"compress_ratios": [0, 4, 128, 4]}),
         ("num_kv_shared_layers", {"num_kv_shared_layers": 2}),
-        ("block_configs", {"block_configs": [{}]}),
+        ("block_configs", {"block_configs": [{}] * 4}),
+        ("block_configs.1.attention.sparsify", {"block_configs": [BLOCK, BLOCK | SPARSE, BLOCK, BLOCK]}),
+        ("sparse_config", {"sparse_config": {"block": 7}}),
+        ("layer_types", {"layer_types": ["compressed_sparse_attention"] * 4}),
+        ("index_topk", {"index_topk": 7}),
+        ("swa_head_dim", {"swa_head_dim": 64}),
         ("cross_attention_layers", {"cross_attention_layers": [3]}),
         ("attn_output_gate", {"attn_output_gate": True}),
-        ("v_head_dim", {"v_head_dim": 32}),
         ("is_encoder_decoder", {"is_encoder_decoder": True}),
         ("q_lora_rank", {"q_lora_rank": 512}),
-        ("model_type", {"model_type": "gpt_oss"}),
-        ("model_type", {"model_type": "gemma3_text"}),
         ("model_type", {"model_type": "longcat_flash"}),
+        ("model_type", {"model_type": "mllama"}),
         ("my_kv_window", {"my_kv_window": 4}),
         ("something_new", {"model_type": "unheard_of", "something_new": 1}),
     ],
@@ -151,9 +149,11 @@ def test_other_kinds_are_refused_by_name(field: str, change: dict[str, Any]) -> 
     assert str(refused.value).startswith(f"x.json: {field}: ")
 
 
-def test_indexer_is_refused_on_latents() -> None:
-    with pytest.raises(CoverageError, match=r"index_head_dim: found 128: not supported \(the DSA indexer's keys\)"):
+def test_half_an_indexer_is_refused() -> None:
+    with pytest.raises(CoverageError, match=r"index_head_dim: found 128: not supported"):
         read(MLA | {"index_head_dim": 128})
+    with pytest.raises(InputError, match="index_n_heads: missing key"):
+        read(MLA | {"index_head_dim": 128, "index_topk": 64})
 
 
 def test_mla_ignores_kv_heads_and_head_dim() -> None:
@@ -243,7 +243,7 @@ def test_weight_dtypes(config: dict[str, Any], attention: WeightDtype, experts: 
         (
             "quantization_config.weight_block_size",
             {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
-            "found [64, 64]; expected [128, 128] or null",
+            "found [64, 64]; expected [128, 128], [32, 32] or null",
         ),
         ("tie_word_embeddings", {"tie_word_embeddings": "no"}, "found 'no'; expected true or false"),
     ],

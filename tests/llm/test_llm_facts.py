@@ -8,11 +8,9 @@ import pytest
 from pdmodel.errors import CoverageError
 from pdmodel.llm.catalog import list_llms, load_llm
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
-from pdmodel.llm.hf_config import read_hf_config
 from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token, kv_bytes_per_token_layer
 
 FACTS = Path(__file__).parents[1] / "published" / "llm_facts.csv"
-CONFIGS = Path(__file__).parents[3] / "shared" / "data" / "hf_configs"
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -55,24 +53,3 @@ def test_first_dense_layers() -> None:
     arch = load_llm("deepseek-v3")
     assert [arch.is_moe_layer(layer) for layer in (0, 2, 3, 60)] == [False, False, True, True]
     assert arch.mtp_layers == 1
-
-
-@pytest.mark.skipif(not CONFIGS.exists(), reason="the folder of published configs is not beside the repository")
-def test_published_configs() -> None:
-    covered = 0
-    for row in rows(CONFIGS / "KV_BYTES.csv"):
-        path = CONFIGS / row["file"]
-        kind = row["attention_kind"]
-        if kind in ("MHA", "GQA", "MLA"):
-            arch = read_hf_config(path)
-            assert kv_bytes_per_token(arch) == int(row["growing_kv_bytes_per_token_total_bf16"]), row["model"]
-            assert kv_bytes_per_token_layer(arch) == int(row["kv_bytes_per_token_per_layer_bf16"])
-            assert arch.layers == int(row["layers"])
-            covered += 1
-        else:
-            with pytest.raises(CoverageError) as refused:
-                read_hf_config(path)
-            assert refused.value.path
-            assert refused.value.file == str(path)
-            assert "\n" not in str(refused.value)
-    assert covered == 19

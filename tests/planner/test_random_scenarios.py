@@ -117,6 +117,28 @@ def test_every_legal_scenario_has_an_answer_that_agrees_with_itself(seed: int) -
     check_costs(found)
 
 
+def test_the_floor_holds_where_a_pause_lies_between_requests() -> None:
+    """The first turn's late loads delay nobody who comes half a second later."""
+    box = {"hardware": "rtx_5090_direct", "tp_size": 2}
+    raw = {
+        "schema_version": 1,
+        "name": "pause",
+        "llm": "qwen3-8b",
+        "kv_dtype": "fp8",
+        "prefill": {**box, "engine": "layerwise"},
+        "decode": {**box, "tp_size": 8, "max_running_requests": 16},
+        "requests": [
+            {"name": "turn", "input_tokens": 65536, "cached_tokens": 65535, "user_price_gpus": 0},
+            {"name": "later", "input_tokens": 1024, "arrival_ms": 500, "user_price_gpus": 8},
+        ],
+        "prices": {"decode_gpus": 0},
+    }
+    found = plan(resolve_scenario(Scenario.parse(raw), "pause.json"))
+    assert found.verdict.kind is not VerdictKind.NO_SHARED_PORT
+    cheapest = min(policy.cost for policy in found.policies)
+    assert 0 < cost_floor(found.data) <= cheapest * (1 + 1e-9)
+
+
 def test_a_plan_chooses_the_second_nic_where_nothing_but_kv_is_in_the_way() -> None:
     """One GPU, nearest NIC by rule: the other NIC halves what is sent after the prefill."""
     raw = {

@@ -81,7 +81,7 @@ def parser_of(line: str) -> tuple[TraceFormat, Parser, bool]:
     if line.lstrip().startswith("{"):
         return TraceFormat.MOONCAKE, mooncake_request, True
     if line.lstrip().startswith("["):
-        raise NoHeading("is a JSON list, not one object a line")
+        raise NoHeading("begins as a list, not with one JSON object a line")
     delimiter = max(",;\t", key=line.count)
     cells = _cells(line, delimiter)
     plain = [_plain(cell) for cell in cells]

@@ -189,8 +189,7 @@ def read_trace(
     if not reader.columns.arrival_s:
         if reader.bad:
             worst = reader.bad[0]
-            more = f", and so are all {reader.malformed} lines" if reader.malformed > 1 else ""
-            raise InputError(f"{worst.reason}{more}", file=reader.file, path=f"line {worst.line}", expected=KNOWN)
+            raise InputError(f"{worst.reason}; not one of {reader.malformed} lines is a request", file=reader.file, path=f"line {worst.line}", expected=KNOWN)
         raise InputError("no request below the heading", file=reader.file, path="line 1", expected=KNOWN)
     return _imported(reader, kind)
 
@@ -204,7 +203,8 @@ def _imported(reader: _Reader, kind: TraceFormat) -> ImportedTrace:
     )
     late = int(np.count_nonzero(np.diff(arrival_s) < 0))
     trace = Trace(
-        arrival_s=arrival_s[order] - arrival_s.min(),
+        # Seconds since 1970 leave a float less than a microsecond.
+        arrival_s=np.round(arrival_s[order] - arrival_s.min(), 6),
         input_tokens=prompt,
         output_tokens=answer,
         cached_tokens=cached if columns.with_blocks else None,

@@ -38,8 +38,7 @@ class EndlessCache:
         if min(blocks) < 0 or top >= DENSE_IDS:
             return self._add_any(blocks)
         held, hits = self._dense, 0
-        if top >= len(held):
-            held.extend(bytes(max(top + 1 - len(held), len(held) // 2)))
+        self._reach(top)
         for block in blocks:
             if not held[block]:
                 break
@@ -51,11 +50,17 @@ class EndlessCache:
     def _add_any(self, blocks: Sequence[int]) -> int:
         hits = next((k for k, block in enumerate(blocks) if not self._holds(block)), len(blocks))
         for block in blocks[hits:]:
-            if 0 <= block < len(self._dense):
+            if 0 <= block < DENSE_IDS:
+                self._reach(block)
                 self._dense[block] = 1
             else:
                 self._others.add(block)
         return hits
+
+    def _reach(self, block: int) -> None:
+        missing = block + 1 - len(self._dense)
+        if missing > 0:
+            self._dense.extend(bytes(max(missing, len(self._dense) // 2)))
 
     def _holds(self, block: int) -> bool:
         return block in self._others or (0 <= block < len(self._dense) and self._dense[block] == 1)

@@ -58,7 +58,7 @@ def test_dependencies_are_declared() -> None:
     needed = declared(*project["dependencies"])
     used = third_party_imports(ROOT / "pdmodel")
     assert used.keys() <= needed, {name: str(used[name]) for name in used.keys() - needed}
-    local = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    local = {path.stem for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")}
     in_tests = third_party_imports(ROOT / "tests").keys() - local
     assert in_tests <= needed | declared(*project["optional-dependencies"]["dev"])
 

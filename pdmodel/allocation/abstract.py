@@ -15,6 +15,8 @@ from pdmodel.transfer.flows import Flow, FlowKind
 Step = tuple[NonNegativeInt, NonNegativeFloat]
 #: Bytes due may exceed bytes released by rounding only.
 ROUNDING = 1e-9
+#: Critical bytes may exceed what a port carries by the rounding of printed figures only.
+OVERFULL = 1e-3
 
 
 class _Part(Spec):
@@ -38,12 +40,25 @@ class AbstractPhase(_Part):
     start: NonNegativeFloat | None = None
     end: NonNegativeFloat | None = None
 
+    @model_validator(mode="after")
+    def _takes_time(self) -> Self:
+        if self.start is not None and self.end is not None and self.end < self.start:
+            message = f"a phase ends at {self.end:g}, before its start at {self.start:g}"
+            raise ValueError(message)
+        if self.duration == 0 and any(self.bytes.values()):
+            message = "a phase of no duration carries bytes"
+            raise ValueError(message)
+        return self
+
+
+Phases = Annotated[tuple[AbstractPhase, ...], Field(min_length=1)]
+
 
 class AbstractLane(_Part):
     """A lane and what a second of its delay costs."""
 
     price: NonNegativeFloat
-    phases: tuple[AbstractPhase, ...]
+    phases: Phases
 
     def spans(self) -> list[tuple[float, float, float]]:
         """(start, end, duration) of each phase on the clock: back to back where no start and end are given."""
@@ -73,6 +88,12 @@ class AbstractFlow(_Part):
         if due > released * (1 + ROUNDING):
             message = f"{self.name}: {due:g} bytes are due, {released:g} are released"
             raise ValueError(message)
+        for gate in {k for k, _ in self.due} if self.kind is FlowKind.LOAD else ():
+            wanted = sum(size for k, size in self.due if k <= gate)
+            there = sum(size for k, size in self.release if k <= gate)
+            if wanted > there * (1 + ROUNDING):
+                message = f"{self.name}: {wanted:g} bytes are due at phase {gate}, {there:g} are released by then"
+                raise ValueError(message)
         return self
 
 
@@ -81,19 +102,24 @@ class AbstractCase(_Part):
 
     ports: dict[str, AbstractPort]
     flows: tuple[AbstractFlow, ...]
-    phases: tuple[AbstractPhase, ...] | None = None
+    phases: Phases | None = None
     lane_price: NonNegativeFloat | None = None
     lanes: Annotated[tuple[AbstractLane, ...], Field(min_length=1)] | None = None
-    tail: tuple[PositiveFloat, ...] | None = None
+    tail: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.lanes is None and (self.phases is None or self.lane_price is None):
             message = "a case needs phases and lane_price, or lanes"
             raise ValueError(message)
+        names = [flow.name for flow in self.flows]
+        if len(set(names)) != len(names):
+            message = f"two flows are called {next(name for name in names if names.count(name) > 1)!r}"
+            raise ValueError(message)
         for k, lane in enumerate(self.all_lanes):
             for i, phase in enumerate(lane.phases):
                 self._check_ports(phase.bytes, f"lane {k} phase {i}")
+                self._check_rates(phase, f"lane {k} phase {i}")
         for flow in self.flows:
             for route in flow.routes:
                 self._check_ports(route, f"flow {flow.name}")
@@ -113,12 +139,19 @@ class AbstractCase(_Part):
             message = f"{where}: unknown port {unknown[0]!r} (ports: {', '.join(self.ports)})"
             raise ValueError(message)
 
+    def _check_rates(self, phase: AbstractPhase, where: str) -> None:
+        for name, size in phase.bytes.items():
+            most = self.ports[name].capacity * phase.duration
+            if size > most * (1 + OVERFULL):
+                message = f"{where}: {size:g} bytes on {name}, which carries {most:g} in that time"
+                raise ValueError(message)
+
     @property
     def all_lanes(self) -> tuple[AbstractLane, ...]:
         """The lanes, the short form included."""
         if self.lanes is not None:
             return self.lanes
-        return (AbstractLane(price=self.lane_price or 0.0, phases=self.phases or ()),)
+        return (AbstractLane.model_construct(price=self.lane_price or 0.0, phases=self.phases or ()),)
 
     def all_ports(self) -> tuple[Port, ...]:
         """The ports of the record."""

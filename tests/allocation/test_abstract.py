@@ -28,6 +28,20 @@ MISTAKES = {
     "more due than released": (lambda c: c["flows"][0].update(due=[[1, 1e9]]), "1e+09 bytes are due"),
     "no price of the lane": (lambda c: c.pop("lane_price"), "needs phases and lane_price, or lanes"),
     "no route": (lambda c: c["flows"][0].update(routes=[]), "flows.0.routes"),
+    "no phase": (lambda c: c.update(phases=[]), "phases"),
+    "no tail": (lambda c: c.update(tail=[]), "tail"),
+    "an end before the start": (
+        lambda c: c["phases"][0].update(start=2.0, end=1.0),
+        "ends at 1, before its start at 2",
+    ),
+    "bytes in no time": (lambda c: c["phases"][0].update(duration=0.0, bytes={"e": 1.0}), "no duration carries bytes"),
+    "more than the port carries": (lambda c: c["phases"][0]["bytes"].update(e=1e6), "1e+06 bytes on e, which carries"),
+    "two flows of a name": (lambda c: c["flows"].append(c["flows"][0]), "two flows are called"),
+    "a load due before it is there": (
+        lambda c: c["flows"][0].update(kind="load", release=[[1, 3.0]], due=[[0, 3.0]]),
+        "3 bytes are due at phase 0, 0 are released by then",
+    ),
+    "infinite": (lambda c: c["ports"]["e"].update(capacity=float("inf")), "ports.e.capacity"),
     "not a number": (lambda c: c["ports"]["e"].update(capacity=float("nan")), "ports.e.capacity"),
 }
 

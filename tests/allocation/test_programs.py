@@ -163,9 +163,11 @@ def test_what_a_program_refuses(monkeypatch):
     with pytest.raises(InputError, match="one prefill lane, not 2"):
         solve_elastic(AllocationData.from_dict(random_lanes(np.random.default_rng(0))))
     case = one_collective()
-    case["flows"][0] |= {"kind": "load", "release": [[1, 3.0]], "due": [[0, 3.0]]}
+    case["flows"][0] |= {"kind": "load", "release": [[0, 3.0]], "due": [[0, 3.0]]}
+    data = AllocationData.from_dict(case)
+    late = dataclasses.replace(data, flows=(dataclasses.replace(data.flows[0], release=((1, 3.0),)),))
     with pytest.raises(InputError, match="due before its bytes are released"):
-        solve_elastic(AllocationData.from_dict(case))
+        solve_elastic(late)
     import cvxpy
 
     def fail(*_, **__):

@@ -236,7 +236,9 @@ def _others(
         differing = [(row, column) for row in matrix for column in matrix if second[row][column] != matrix[row][column]]
         if not differing:
             remarks.append(f"{where} says the same")
-        elif not pcie and all(is_nvlink(matrix[row][column]) for row, column in differing):
+        elif not pcie and all(
+            is_nvlink(matrix[row][column]) and not is_nvlink(second[row][column]) for row, column in differing
+        ):
             pcie = {row: {column: second[row][column] for at, column in differing if at == row} for row in matrix}
             remarks.append(f"{where} gives the PCIe distances of pairs on NVLink")
         else:

@@ -36,7 +36,7 @@ def affinities_of(block: Block, *, cut: str | None) -> Affinities:
         if is_gpu(row.label) and (names or row.rest):
             _read(row, block.header, found)
     if cut is not None and is_gpu(cut):
-        _drop_cut(cut, names, found)
+        _doubt_last(cut, names, found, complete=block.complete)
     _split_glued(found, has_numa="numa" in names)
     _remarks(found, has_numa="numa" in names)
     return found
@@ -129,23 +129,28 @@ def _next_stop(offset: int) -> int:
     return (offset // TAB_STOP + 1) * TAB_STOP
 
 
-def _drop_cut(label: str, names: Sequence[str], found: Affinities) -> None:
-    """The last value of a text without a line end, if it is the beginning of what another row has."""
-    for name, column in (("gid", found.gid), ("numa", found.numa), ("cpu", found.cpu)):
-        value = column.get(label)
-        if value is None:
-            continue
-        others = [other for key, other in column.items() if key != label and other is not None]
-        later = names[names.index(name) + 1 :] if name in names else []
-        missing = any(_columns(found)[after].get(key) for after in later for key in column if key != label)
-        if missing or (value not in others and any(other.startswith(value) for other in others)):
-            column[label] = None
-            found.gaps.append(f"row {label} ends in {value!r}, which may be cut")
+def _doubt_last(label: str, names: Sequence[str], found: Affinities, *, complete: bool) -> None:
+    """The last value of a text without a line end may be the beginning of a longer one.
+
+    It is dropped unless the matrix is complete and no other row speaks against it.
+    """
+    columns = {"cpu": found.cpu, "numa": found.numa, "gid": found.gid}
+    given = [name for name in names if columns[name].get(label) is not None]
+    if not given:
         return
-
-
-def _columns(found: Affinities) -> dict[str, dict[str, str | None]]:
-    return {"cpu": found.cpu, "numa": found.numa, "gid": found.gid}
+    column = columns[given[-1]]
+    value = str(column[label])
+    others = [other for key, other in column.items() if key != label and other is not None]
+    later = [columns[name] for name in names[names.index(given[-1]) + 1 :]]
+    missing = any(other is not None for one in later for other in one.values())
+    if value in others and complete and not missing:
+        return
+    remark = f"row {label} ends in {value!r}, which may be cut"
+    if complete and not missing and not any(other.startswith(value) for other in others):
+        found.warnings.append(remark)
+    else:
+        column[label] = None
+        found.gaps.append(remark)
 
 
 def _split_glued(found: Affinities, *, has_numa: bool) -> None:
@@ -159,15 +164,15 @@ def _split_glued(found: Affinities, *, has_numa: bool) -> None:
         neighbours = {(left, numa) for left, numa in clean if numa is not None and cpu == left + numa}
         possible = neighbours or set(_halves(cpu))
         if len(possible) == 1:
-            found.cpu[gpu], found.numa[gpu] = possible.pop()
             how = "as in a neighbouring row" if neighbours else "assumed: its ranges are then equally long"
+            found.cpu[gpu], found.numa[gpu] = possible.pop()
             found.warnings.append(
                 f"{gpu}: CPU list and NUMA node run into each other ({cpu}), read as {found.cpu[gpu]} and "
                 f"{found.numa[gpu]} ({how})"
             )
         elif _jumps(cpu):
             found.cpu[gpu] = None
-            found.gaps.append(f"CPU list and NUMA node of {gpu} run into each other ({cpu}) and cannot be split")
+            found.gaps.append(f"CPU list and NUMA node of {gpu} may run into each other ({cpu}) and cannot be split")
 
 
 def _ranges(cpu: str) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ _TRAILING = re.compile(
 )
 # What quotes, prompts, log writers and launchers put before a line: no letters, or a word that ends in a mark.
 _BEFORE = re.compile(r"[^A-Za-z]*|\S*[:|\]>#*-]")
+_WORD = re.compile(r"[^\s#>|*\"'`]+")  # without the marks that may be glued to a label
 TAB_STOP = 8
 
 
@@ -33,7 +34,8 @@ class Row:
     """One row as it stands: a cell for each column of the header, None where it is missing or no code.
 
     ``rest``: what follows the matrix: cells split at tabs, or words with their offsets; ``start``: the offset at
-    which the last code ended. ``problem``: why the row is not whole.
+    which the last code ended. ``problem``: why the row is not whole; ``short``: cells stand one after the other, but
+    are too few; ``moved``: they do not stand where they belong.
     """
 
     label: str
@@ -44,6 +46,8 @@ class Row:
     start: int = 0
     problem: str = ""
     elided: bool = False
+    short: bool = False
+    moved: bool = False
 
     @property
     def whole(self) -> bool:
@@ -92,6 +96,8 @@ def blocks_of(lines: Sequence[str], *, ended: bool) -> tuple[list[Block], list[i
             headless.append(k + 1)
         elif current is not None and current.elided is None and line.split() and all(map(is_ellipsis, line.split())):
             current.elided = k + 1
+    for block in blocks:
+        _doubt_short_rows(block)
     return [block for block in blocks if block.rows] or blocks[-1:], headless
 
 
@@ -106,6 +112,14 @@ def _take(block: Block, row: Row) -> None:
             block.rows[row.label] = row
     else:
         block.rows[row.label] = row
+
+
+def _doubt_short_rows(block: Block) -> None:
+    """Only the last row can have been cut at its end; elsewhere a cell is missing from the middle of a short row."""
+    last = max((row.line for row in block.rows.values()), default=0)
+    for row in block.rows.values():
+        if row.moved or (row.short and (row.line < last or row.rest)):
+            row.cells = [None] * len(row.cells)
 
 
 def _header(line: str, number: int) -> Header | None:
@@ -148,7 +162,7 @@ def _is_headless_row(line: str) -> bool:
 
 def _label_in(line: str, header: Header) -> re.Match[str] | None:
     """The label that a row begins with, after what may stand before it."""
-    for word in re.finditer(r"\S+", line):
+    for word in _WORD.finditer(line):
         text = word.group()
         if text in header.labels or is_gpu(text) or is_numbered_nic(text):
             return word
@@ -174,7 +188,8 @@ def _row(line: str, number: int, header: Header, *, cut: bool) -> Row | None:
         return None
     row = _by_tabs(after, label.group(), number, header)
     if row is None:
-        row = _by_blanks(line.expandtabs(TAB_STOP), label.group(), number, header)
+        before = len(line[: label.end()].expandtabs(TAB_STOP))
+        row = _by_blanks(line.expandtabs(TAB_STOP), before, label.group(), number, header)
     if cut and not row.rest:
         _forget_last(row)
     _check_diagonal(row, header)
@@ -192,19 +207,22 @@ def _by_tabs(after: str, label: str, number: int, header: Header) -> Row | None:
     cells = [part.strip() for part in parts[:width]]
     if any(len(cell.split()) > 1 for cell in cells):
         return None
+    while cells and not cells[-1] and len(parts) <= width:
+        cells.pop()
     row = Row(label, number, [code_of(cell) for cell in cells], tabs=True)
     row.rest = [(part.strip(), -1) for part in parts[width:]]
     _note_odd(row, cells)
     _fill(row, len(cells), width)
+    if "" in cells:
+        # The driver prints none: a cell is missing on the left of it, or this one is.
+        row.problem, row.moved = "has an empty cell", True
     if any(code_of(part) is not None for part, _ in row.rest):
         row.problem = "has more cells than the header has columns"
     return row
 
 
-def _by_blanks(line: str, label: str, number: int, header: Header) -> Row:
+def _by_blanks(line: str, begin: int, label: str, number: int, header: Header) -> Row:
     """A row split at blanks; where cells are missing, the offsets of the header's labels place them."""
-    found = re.search(rf"(?<!\S){re.escape(label)}(?!\S)", line)
-    begin = found.end() if found else 0
     words = [(word.group(), begin + word.start()) for word in re.finditer(r"\S+", line[begin:])]
     width = len(header.labels)
     count = next(
@@ -219,7 +237,8 @@ def _by_blanks(line: str, label: str, number: int, header: Header) -> Row:
     _note_odd(row, [word for word, _ in codes])
     if len(codes) < width and not _plausible(row, header):
         _place(row, codes, header)
-    _fill(row, len(codes), width)
+    else:
+        _fill(row, len(codes), width)
     if row.rest and code_of(row.rest[0][0]) is not None:
         row.problem = "has more cells than the header has columns"
     return row
@@ -231,13 +250,16 @@ def _is_affinity(word: str) -> bool:
 
 def _note_odd(row: Row, words: Sequence[str]) -> None:
     row.elided = any(is_ellipsis(word) for word in words)
-    odd = [word for word in words if word and code_of(word) is None]
-    if odd and not row.elided:
+    odd = [word for word in words if word and code_of(word) is None and not is_ellipsis(word)]
+    if odd:
         row.problem = f"has {odd[0][:20]!r}, which is no code"
+        # What belongs behind the matrix stands in it: a cell is missing on the left.
+        row.moved = any(map(_is_affinity, odd))
 
 
 def _fill(row: Row, found: int, width: int) -> None:
     if found < width:
+        row.short = True
         row.problem = row.problem or f"ends after {found} of {width} cells"
         row.cells += [None] * (width - len(row.cells))
 

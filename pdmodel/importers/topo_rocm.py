@@ -21,6 +21,7 @@ _HEADER = re.compile(r"^\W*(GPU[0-9]{1,4}(?:\s+GPU[0-9]{1,4})*)\s*$")
 _ROW = re.compile(r"^\W*(GPU[0-9]{1,4})\s+([0-9A-Z].*?)\s*$")
 _NUMA = re.compile(r"GPU\[([0-9]{1,4})\]\s*:\s*\(Topology\) Numa (Node|Affinity): (-?[0-9]+)")
 _LINKS = frozenset({"XGMI", "PCIE"})
+_LEAST_WEIGHT = 10  # below it stand hops
 _NEEDED = {"Link Type": "link types", "Weight": "weights"}
 
 
@@ -100,12 +101,16 @@ def _tables(lines: Sequence[str], *, ended: bool) -> dict[str, _Table]:
             words = row.group(2).split()
             # The last word of a text without a line end may be cut.
             words = words[:-1] if k == last and not ended and len(words) <= len(table.labels) else words
-            table.rows[row.group(1)] = words if _diagonal(table, row.group(1), words) else []
+            table.rows[row.group(1)] = words if _fits(table, row.group(1), words, kind) else []
     return {name: table for name, table in tables.items() if table.rows}
 
 
-def _diagonal(table: _Table, label: str, words: Sequence[str]) -> bool:
-    """Whether a row has its 0 in its own column and no more words than there are columns; if not, cells have moved."""
+def _fits(table: _Table, label: str, words: Sequence[str], kind: str) -> bool:
+    """Whether a row is of this kind, has its 0 in its own column and no more words than there are columns."""
+    others = [word for word in words if word != "0"]
+    numbers = [int(word) if word.isdigit() and len(word) < 7 else 0 for word in others]
+    if (kind == "Link Type" and any(numbers)) or (kind == "Weight" and min(numbers, default=1) < _LEAST_WEIGHT):
+        return not others
     if label not in table.labels or len(words) > len(table.labels):
         return False
     own = table.labels.index(label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from pdmodel.cli import scenario_init
 from pdmodel.cli.options import (
     DebugOption,
     FilesArgument,
@@ -14,7 +15,8 @@ from pdmodel.cli.options import (
     resolved_format,
 )
 
-app = typer.Typer(no_args_is_help=True, help="List, show and check scenarios; print their JSON Schema.")
+app = typer.Typer(no_args_is_help=True, help="Make, list, show and check scenarios; print their JSON Schema.")
+app.command("init", epilog=scenario_init.EPILOG)(scenario_init.init)
 
 
 @app.command("list", epilog="Example: pdmodel scenario list --format json")

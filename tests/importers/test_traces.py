@@ -263,6 +263,11 @@ def test_refused_files(read: Read, content: bytes, words: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(InputError, match="is no file name"):
+        read_trace("a\0b")
+
+
 def test_a_line_without_an_end_is_refused(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdmodel.importers.text_lines.CHUNK_BYTES", 100)
     monkeypatch.setattr("pdmodel.importers.text_lines.LONGEST_LINE", 1000)

@@ -1,0 +1,187 @@
+"""``pdmodel scenario init``: a scenario from a box, an LLM, degrees of parallelism and a prompt or a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdmodel.cli.import_trace import BlockOption, CacheOption
+from pdmodel.cli.options import DebugOption, Format, NoColourOption
+
+if TYPE_CHECKING:
+    from pdmodel.importers.make_scenario import Wanted
+
+EPILOG = """[b]Examples[/b]: pdmodel scenario init --hardware h100_8nic --llm qwen3-235b-a22b-fp8
+--prefill tp=2,cp=2,ep=4 --decode tp=8,ep=8 --isl 32768 -o turn.json
+
+pdmodel scenario init --hardware my_box.json --llm config.json --prefill tp=4 --decode tp=4
+--trace conversation_trace.jsonl --percentiles 50,99 -o typical.json"""
+
+HardwareOption = Annotated[
+    str, typer.Option("--hardware", metavar="BOX", help="The prefill box: a name (pdmodel hardware list) or a path.")
+]
+DecodeHardwareOption = Annotated[
+    str | None,
+    typer.Option("--decode-hardware", metavar="BOX", help="The decode box. Default: as prefill.", show_default=False),
+]
+LlmOption = Annotated[
+    str, typer.Option("--llm", metavar="LLM", help="A name (pdmodel llm list), or the path of a config.json.")
+]
+PrefillOption = Annotated[
+    str,
+    typer.Option(
+        "--prefill", metavar="tp=N,...", help="tp, cp, ep, chunk, instances, or any key of prefill: tp=2,cp=2,ep=4."
+    ),
+]
+DecodeOption = Annotated[
+    str,
+    typer.Option(
+        "--decode", metavar="tp=N,...", help="tp, ep, running, context, or any key of decode: tp=8,ep=8,running=64."
+    ),
+]
+IslOption = Annotated[
+    int | None, typer.Option("--isl", min=1, metavar="TOKENS", help="Input tokens of the request.", show_default=False)
+]
+OslOption = Annotated[
+    int | None,
+    typer.Option("--osl", min=0, metavar="TOKENS", help="Output tokens: half count as context.", show_default=False),
+]
+CachedOption = Annotated[
+    int | None,
+    typer.Option("--cached", min=0, metavar="TOKENS", help="Input tokens that are cached.", show_default=False),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Requests of a trace instead of --isl.", show_default=False),
+]
+PercentilesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--percentiles",
+        metavar="50,90,99",
+        help="From the trace, the requests with prompts of these percentiles, all at once. Default: 50,90,99.",
+        show_default=False,
+    ),
+]
+FirstOption = Annotated[
+    int | None,
+    typer.Option("--first", min=1, metavar="N", help="The first N of the trace, as they came.", show_default=False),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine", metavar="ENGINE", help="Name or path of an engine. Default: sglang_mooncake.", show_default=False
+    ),
+]
+ChunkOption = Annotated[
+    int | None,
+    typer.Option("--chunk", min=1, metavar="TOKENS", help="Tokens of a prefill chunk.", show_default=False),
+]
+InstancesOption = Annotated[
+    int | None,
+    typer.Option("--instances", min=1, metavar="N", help="Prefill instances in the box.", show_default=False),
+]
+KvOption = Annotated[
+    str | None, typer.Option("--kv-dtype", metavar="DTYPE", help="How KV is stored. Default: bf16.", show_default=False)
+]
+NameOption = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the scenario. Default: the file's.", show_default=False),
+]
+NewOption = Annotated[Path, typer.Option("--output", "-o", metavar="SCENARIO.json", help="Write the scenario here.")]
+ReportFormatOption = Annotated[Format, typer.Option("--format", help="Form of the report on stdout.")]
+
+
+def init(
+    *,
+    hardware: HardwareOption,
+    llm: LlmOption,
+    prefill: PrefillOption,
+    decode: DecodeOption,
+    output: NewOption,
+    isl: IslOption = None,
+    osl: OslOption = None,
+    cached: CachedOption = None,
+    trace: TraceOption = None,
+    percentiles: PercentilesOption = None,
+    first: FirstOption = None,
+    block_tokens: BlockOption = 512,
+    cache_blocks: CacheOption = None,
+    chunk: ChunkOption = None,
+    instances: InstancesOption = None,
+    engine: EngineOption = None,
+    decode_hardware: DecodeHardwareOption = None,
+    kv_dtype: KvOption = None,
+    name: NameOption = None,
+    form: ReportFormatOption = Format.RICH,
+    debug: DebugOption = False,
+    no_colour: NoColourOption = False,
+) -> None:
+    """Write a scenario: looked up, placed and its timeline built before the file is; what was chosen is listed."""
+    from pdmodel.cli.progress import busy
+    from pdmodel.cli.render import show
+    from pdmodel.importers.make_scenario import Wish, degrees, inputs_of, make_scenario
+    from pdmodel.report.export import to_json
+    from pdmodel.report.files import check_target, write_whole
+    from pdmodel.report.made_scenario import made_document
+
+    _check_requests(isl, (osl, cached), trace, (percentiles, first))
+    check_target(output)
+    own = {key: value for key, value in (("chunk_tokens", chunk), ("instances", instances)) if value is not None}
+    wish = Wish(
+        hardware=hardware,
+        llm=llm,
+        prefill=own | degrees(prefill, "prefill"),
+        decode=degrees(decode, "decode"),
+        requests=_traced(trace, percentiles, first, block_tokens, cache_blocks)
+        if trace is not None
+        else _one(isl or 1, osl or 0, cached or 0),
+        decode_hardware=decode_hardware,
+        engine=engine,
+        name=name,
+        kv_dtype=kv_dtype,
+    )
+    with busy("checking the scenario") as tell:
+        made = make_scenario(wish, output, tell)
+    if output.resolve() in {path.resolve() for path in inputs_of(wish, [] if trace is None else [trace])}:
+        raise typer.BadParameter("--output is one of the inputs")
+    write_whole(output, to_json(made.raw).encode())
+    show(made_document(made, output), form)
+
+
+def _check_requests(
+    isl: int | None,
+    fresh: tuple[int | None, int | None],
+    trace: Path | None,
+    picked: tuple[str | None, int | None],
+) -> None:
+    if (isl is None) == (trace is None):
+        raise typer.BadParameter("give --isl TOKENS or --trace FILE, one of them")
+    if trace is not None and any(value is not None for value in fresh):
+        raise typer.BadParameter("--osl and --cached go with --isl; a trace has its own")
+    if trace is None and any(value is not None for value in picked):
+        raise typer.BadParameter("--percentiles and --first go with --trace")
+    if None not in picked:
+        raise typer.BadParameter("give --percentiles or --first, not both")
+
+
+def _one(isl: int, osl: int, cached: int) -> tuple[Wanted, ...]:
+    from pdmodel.importers.make_scenario import Wanted
+
+    return (Wanted("turn", isl, cached, osl),)
+
+
+def _traced(
+    path: Path, percentiles: str | None, first: int | None, block_tokens: int, cache_blocks: int | None
+) -> tuple[Wanted, ...]:
+    from pdmodel.cli.progress import bar
+    from pdmodel.importers.make_scenario import at_percentiles, first_requests
+    from pdmodel.importers.traces import read_trace
+
+    with bar(f"reading {path.name}") as tell:
+        found = read_trace(path, block_tokens=block_tokens, cache_blocks=cache_blocks, progress=tell)
+    if first is not None:
+        return first_requests(found.trace, first)
+    return at_percentiles(found.trace, percentiles or "50,90,99")

@@ -118,18 +118,21 @@ def check_parallelism(
     """
     shards = parallelism.tp_size * (parallelism.cp_size if heads_over_cp else 1)
     key = "cp_size" if heads_over_cp and parallelism.cp_size > 1 else "tp_size"
-    if arch.heads % shards:
-        raise InputError(
-            f"{shards} shards do not divide the {arch.heads} attention heads of {arch.name}",
-            path=key,
-            expected=_divisors(arch.heads),
-        )
-    if not _cuts_evenly(arch.kv_heads, shards):
-        raise InputError(
-            f"{arch.kv_heads} KV heads of {arch.name} cannot be cut or copied evenly over {shards} shards",
-            path=key,
-            expected=f"a divisor or a multiple of {arch.kv_heads}",
-        )
+    for mixer in arch.distinct_mixers():
+        if mixer.heads % shards:
+            raise InputError(
+                f"{shards} shards do not divide the {mixer.heads} {'state' if mixer.state else 'attention'} heads "
+                f"of {arch.name}",
+                path=key,
+                expected=_divisors(mixer.heads),
+            )
+        heads = mixer.kv_heads if mixer.is_latent else mixer.cache_heads or 1
+        if heads and not _cuts_evenly(heads, shards):
+            raise InputError(
+                f"{heads} KV heads of {arch.name} cannot be cut or copied evenly over {shards} shards",
+                path=key,
+                expected=f"a divisor or a multiple of {heads}",
+            )
     _check_experts(parallelism, arch)
     if weight_block is not None:
         _check_blocks(parallelism, arch, weight_block)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pdmodel.costs.context_parallel import CpExchange
+from pdmodel.costs.context_parallel import CpExchange, check_context_parallel
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
@@ -19,7 +19,7 @@ from pdmodel.hardware.topology import Box
 from pdmodel.llm.architecture import Architecture
 from pdmodel.llm.catalog import load_llm
 from pdmodel.llm.dtypes import WeightDtype
-from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token
+from pdmodel.llm.kv_cache import is_latent, kv_sequence_bytes_rank
 from pdmodel.parallelism import Parallelism, Placement, check_parallelism, place
 from pdmodel.resources import resolve
 from pdmodel.scenario import Scenario
@@ -179,12 +179,6 @@ def prices(resolved: ResolvedScenario) -> Prices:
     )
 
 
-def kv_bytes_per_token_rank(arch: Architecture, kv_dtype: str, shards: int) -> float:
-    """Bytes of KV per token that one of ``shards`` head shards holds, all layers; each copy of a head counts [byte]."""
-    total = kv_bytes_per_token(arch, kv_dtype)
-    return float(total) if is_latent(arch) else total / min(shards, arch.kv_heads)
-
-
 def _beside(name: str, file: str) -> str:
     """What a scenario names: a relative path is looked for beside the scenario, then in the working directory.
 
@@ -233,6 +227,9 @@ def _place_prefill(spec: Scenario, arch: Architecture, box: Box) -> tuple[Placem
         raise CoverageError(
             "ulysses shards KV heads, and a latent has none", path="cp_exchange", expected="all_gather or ring"
         )
+    if part.cp_size > 1:
+        with _at("", "cp_size"):
+            check_context_parallel(arch, part.cp_exchange)
     check_degrees(parallelism, arch, part.ep_exchange, heads_over_cp=over_cp)
     return place(parallelism, part.instances, box.gpu_count, part.gpus)
 
@@ -376,21 +373,16 @@ def _check_memory(
     tokens = max(request.input_tokens for request in requests)
     if prefill.cp_exchange is CpExchange.RING:
         tokens = -(-tokens // prefill.cp_size)
+    running, context = decode.max_running_requests, decode.context_tokens
     sides = (
-        ("prefill", prefill_box, prefill.tp_size, prefill.ep_size, shards, tokens),
-        (
-            "decode",
-            decode_box,
-            decode.tp_size,
-            decode.ep_size,
-            decode.tp_size,
-            decode.max_running_requests * decode.context_tokens,
-        ),
+        ("prefill", prefill_box, prefill.tp_size, prefill.ep_size, shards, 1, tokens),
+        ("decode", decode_box, decode.tp_size, decode.ep_size, decode.tp_size, running, context),
     )
-    for side, box, tp_size, ep_size, head_shards, kv_tokens in sides:
+    for side, box, tp_size, ep_size, head_shards, sequences, length in sides:
+        kv_tokens = sequences * length
         memory = box.profile.gpu.memory_gib.value * GIB
         weights = arch.weights_bytes_per_rank(tp_size, ep_size)
-        kv = kv_tokens * kv_bytes_per_token_rank(arch, spec.kv_dtype, head_shards)
+        kv = sequences * kv_sequence_bytes_rank(arch, length, spec.kv_dtype, head_shards)
         if weights + kv > memory:
             raise InputError(
                 f"{arch.name} needs {weights / GIB:.1f} GiB of weights and {kv / GIB:.1f} GiB of KV "

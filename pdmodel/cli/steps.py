@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pdmodel.cli.sizes import choice
-from pdmodel.costs.context_parallel import CpExchange
+from pdmodel.costs.context_parallel import CpExchange, check_context_parallel
 from pdmodel.costs.moe import EpExchange
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
@@ -78,6 +78,8 @@ def broken_down(
     kv_dtype = _word(KvDtype, words["kv_dtype"], "--kv-dtype")
     try:
         kv_bytes_per_token(arch, kv_dtype)  # a layout that this kind of attention does not have is refused
+        if parallelism.cp_size > 1:
+            check_context_parallel(arch, cp_exchange)
         check_degrees(parallelism, arch, exchange, heads_over_cp=over_cp)
         (placement,) = place(parallelism, 1, box.gpu_count, (tuple(gpus),))
     except InputError as error:

@@ -8,11 +8,12 @@ from enum import StrEnum
 
 from pdmodel.costs.collectives.cost import CollectiveCost, collective
 from pdmodel.costs.collectives.ring import all_gather_bytes, check_ranks
-from pdmodel.errors import InputError, nearest
+from pdmodel.errors import CoverageError, InputError, nearest
 from pdmodel.hardware.topology import Box
 from pdmodel.llm.architecture import Architecture
 from pdmodel.llm.dtypes import KvDtype
-from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token_layer
+from pdmodel.llm.kinds import LayerKind
+from pdmodel.llm.kv_cache import entry_bytes, growing_bytes
 
 # Queries, keys and values of the new tokens travel in 16 bits before they are cached.
 ACTIVATION_BYTES = 2
@@ -39,10 +40,11 @@ class CpLayer:
     after: tuple[CollectiveCost, ...] = ()
 
 
-def kv_row_bytes(arch: Architecture, kv_dtype: KvDtype | str, tp_size: int) -> float:
-    """KV bytes of one token and layer on one TP rank.
+def kv_row_bytes(arch: Architecture, kv_dtype: KvDtype | str, tp_size: int, layer: int = 0) -> float:
+    """KV bytes of one token and layer on one TP rank, in a window too.
 
-    Equation: GQA: 2 max(1, H_kv/T) d b. MLA: the whole latent on every rank.
+    Equation: GQA: max(1, H_kv/T) (d + d_v) b. MLA, compressed: the whole latent (or its part of an entry), with the
+    indexer's key, on every rank. A layer that reads the cache of another: 0.
 
     Parameters: ``tp_size`` T >= 1, a divisor or a multiple of H_kv [-].
     Returns: [byte].
@@ -51,10 +53,12 @@ def kv_row_bytes(arch: Architecture, kv_dtype: KvDtype | str, tp_size: int) -> f
     Source: vLLM v0.11 attention specs; see `pdmodel.llm.kv_cache`.
     """
     check_ranks(tp_size)
-    whole = kv_bytes_per_token_layer(arch, kv_dtype)
-    if is_latent(arch):
-        return float(whole)
-    return whole / arch.kv_heads * max(1.0, arch.kv_heads / tp_size)
+    mixer = arch.mixer(layer)
+    if mixer.is_latent:
+        return float(growing_bytes(mixer, kv_dtype))
+    if not mixer.stores or not mixer.kv_heads:
+        return 0.0
+    return entry_bytes(mixer, kv_dtype) / mixer.kv_heads * max(1.0, mixer.kv_heads / tp_size)
 
 
 def all_gather_layer_bytes(tokens: float, row_bytes: float, ranks: int) -> float:
@@ -93,11 +97,11 @@ def ring_layer_bytes(tokens: float, row_bytes: float, ranks: int) -> float:
     return (ranks - 1) * tokens / ranks * row_bytes
 
 
-def ulysses_sizes(tokens: float, arch: Architecture, ranks: int, tp_size: int) -> tuple[float, float]:
+def ulysses_sizes(tokens: float, arch: Architecture, ranks: int, tp_size: int, layer: int = 0) -> tuple[float, float]:
     """What each rank hands to the two all-to-alls of Ulysses, own share included: before, after attention.
 
-    Equation: before (N/P) b (H d + 2 max(H_kv, P) d) (MLA: H d_qk alone, the latent is gathered), after (N/P) b H d_v,
-    with H, H_kv the heads of one TP rank and b = 2; (P-1)/P of it leaves the GPU.
+    Equation: before (N/P) b (H d + max(H_kv, P) (d + d_v)) (MLA: H d_qk alone, the latent is gathered), after
+    (N/P) b H d_v, with H, H_kv the heads of one TP rank and b = 2; (P-1)/P of it leaves the GPU.
 
     Parameters: ``tokens`` N [-]; ``ranks`` P, a divisor of H/T [-]; ``tp_size`` T [-].
     Returns: (before, after) [byte].
@@ -107,19 +111,20 @@ def ulysses_sizes(tokens: float, arch: Architecture, ranks: int, tp_size: int) -
     """
     check_ranks(ranks)
     check_ranks(tp_size)
-    if arch.heads % (tp_size * ranks):
+    mixer = arch.mixer(layer)
+    if mixer.heads % (tp_size * ranks):
         raise InputError(
-            f"{ranks} x {tp_size} shards do not divide the {arch.heads} heads of {arch.name}",
+            f"{ranks} x {tp_size} shards do not divide the {mixer.heads} heads of {arch.name}",
             path="cp_size",
             expected="cp_size x tp_size that divides the heads",
         )
-    heads = arch.heads / tp_size
-    per_token = heads * arch.head_dim
-    if not is_latent(arch):
-        kv_heads = max(1.0, arch.kv_heads / tp_size)
-        per_token += 2 * max(kv_heads, float(ranks)) * arch.head_dim
+    heads = mixer.heads / tp_size
+    per_token = heads * mixer.head_dim
+    if not mixer.is_latent and mixer.stores:
+        kv_heads = max(1.0, mixer.kv_heads / tp_size)
+        per_token += max(kv_heads, float(ranks)) * (mixer.head_dim + mixer.v_head_dim)
     scale = tokens / ranks * ACTIVATION_BYTES
-    return scale * per_token, scale * heads * arch.v_head_dim
+    return scale * per_token, scale * heads * mixer.v_head_dim
 
 
 def context_parallel_layer(
@@ -131,6 +136,7 @@ def context_parallel_layer(
     tp_size: int,
     gpus: Sequence[int],
     box: Box,
+    layer: int = 0,
 ) -> CpLayer:
     """What one CP group exchanges in one layer, in order.
 
@@ -144,6 +150,7 @@ def context_parallel_layer(
     arch, kv_dtype, tp_size: what a KV row is.
     gpus: the CP group in ring order, P of them.
     box: where.
+    layer: whose mixer.
 
     Returns
     -------
@@ -152,6 +159,7 @@ def context_parallel_layer(
     Raises
     ------
     InputError: unknown kind, or heads that cannot be split.
+    CoverageError: a kind of layer whose ranks exchange something else (`check_context_parallel`).
 
     Notes
     -----
@@ -169,17 +177,41 @@ def context_parallel_layer(
     ranks = len(gpus)
     if ranks == 1:
         return CpLayer()
-    row = kv_row_bytes(arch, kv_dtype, tp_size)
+    check_context_parallel(arch, exchange)
+    row = kv_row_bytes(arch, kv_dtype, tp_size, layer)
     if exchange is CpExchange.ALL_GATHER:
-        return CpLayer(before=(collective("all_gather", tokens * row, gpus, box),))
+        size = tokens * row + _halo_bytes(arch, kv_dtype, ranks, layer)
+        return CpLayer(before=(collective("all_gather", size, gpus, box),) if size else ())
     if exchange is CpExchange.RING:
+        if not row:
+            return CpLayer()
         once = collective("send_recv", tokens / ranks * row, gpus, box)
         return CpLayer(beside=(once,) * (ranks - 1))
-    before, after = ulysses_sizes(tokens, arch, ranks, tp_size)
+    before, after = ulysses_sizes(tokens, arch, ranks, tp_size, layer)
     first = [collective("all_to_all", before, gpus, box)]
-    if is_latent(arch):
+    if arch.mixer(layer).is_latent:
         first.append(collective("all_gather", tokens * row, gpus, box))
     return CpLayer(before=tuple(first), after=(collective("all_to_all", after, gpus, box),))
+
+
+def check_context_parallel(arch: Architecture, exchange: CpExchange) -> None:
+    """Refuse what no formula covers: recurrent layers over CP ranks, rings and head shards of compressed or shared KV.
+
+    Raises: `CoverageError`.
+    """
+    kinds = {mixer.kind for mixer in arch.distinct_mixers()}
+    if LayerKind.LINEAR in kinds:
+        raise CoverageError(f"{arch.name} has recurrent layers: no exchange of theirs between CP ranks is known")
+    if LayerKind.COMPRESSED in kinds and exchange is not CpExchange.ALL_GATHER:
+        raise CoverageError(f"{arch.name} has compressed attention: {exchange.value} has none", expected="all_gather")
+
+
+def _halo_bytes(arch: Architecture, kv_dtype: KvDtype | str, ranks: int, layer: int) -> float:
+    """Compressed attention: entries of the window before each rank's tokens, which are not compressed [byte]."""
+    mixer = arch.mixer(layer)
+    if mixer.compression is None or mixer.window is None:
+        return 0.0
+    return float(ranks * mixer.window * entry_bytes(mixer, kv_dtype))
 
 
 def one_after_another(costs: Sequence[CollectiveCost]) -> CollectiveCost | None:

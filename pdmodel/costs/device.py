@@ -32,6 +32,9 @@ _COMPUTES_IN = {
     WeightDtype.FP8: ("fp8", ("fp8",)),
     WeightDtype.FP8_BLOCK: ("fp8", ("fp8_block", "fp8")),
     WeightDtype.INT4: ("bf16", ("int4", "bf16")),
+    # Widened in the kernel, as INT4 is: FP4 arithmetic is left to engines and GPUs that have it.
+    WeightDtype.MXFP4: ("bf16", ("mxfp4", "int4", "bf16")),
+    WeightDtype.NVFP4: ("bf16", ("nvfp4", "int4", "bf16")),
 }
 _CACHE_KEYS = {
     KvDtype.BF16: ("bf16",),

@@ -14,11 +14,12 @@ from pdmodel.costs.roofline import (
 )
 from pdmodel.llm.dtypes import WeightDtype
 from pdmodel.llm.operators import Operation, OperationKind, causal_pairs
+from pdmodel.spec import weakest
 from pdmodel.units import US
 
 
 def operation_s(operation: Operation, device: Device) -> Estimate:
-    """Time of one operation on one GPU [s].
+    """Time of one operation on one GPU [s]; its source is no better than the operation's ``basis``.
 
     Raises
     ------
@@ -33,7 +34,7 @@ def operation_s(operation: Operation, device: Device) -> Estimate:
         case OperationKind.PREFILL_ATTENTION:
             prefill, kind = device.prefill_attention(operation.kv_dtype)
             flop_per_s = device.peak_flop_per_s(WeightDtype.BF16)
-            pairs = causal_pairs(operation.m, operation.context_tokens - operation.m)
+            pairs = operation.pairs or causal_pairs(operation.m, operation.context_tokens - operation.m)
             time_s = prefill_attention_s(operation.flop, operation.m, pairs, flop_per_s=flop_per_s, constants=prefill)
         case OperationKind.DECODE_ATTENTION:
             decode, kind = device.decode_attention(operation.kv_dtype)
@@ -48,7 +49,7 @@ def operation_s(operation: Operation, device: Device) -> Estimate:
         case OperationKind.ELEMENTWISE:
             elementwise, kind = device.elementwise()
             time_s = elementwise_s(operation.size_bytes, bytes_per_s=device.bytes_per_s, constants=elementwise)
-    return Estimate(float(time_s), kind)
+    return Estimate(float(time_s), weakest(kind, operation.basis))
 
 
 def _gemm(operation: Operation, device: Device) -> Estimate:

@@ -77,7 +77,7 @@ def moe_layer(
     order, ranks, moe = tuple(gpus), len(gpus), arch.moe
     if dispatch_bytes is None:
         dispatch_bytes = 2 if arch.dtypes.experts in _WIDE else 1
-    routing = Routing(tokens, arch.hidden_size, moe.experts, moe.top_k, dispatch_bytes)
+    routing = Routing(tokens, moe.width(arch.hidden_size), moe.experts, moe.top_k, dispatch_bytes)
     distinct = expected_distinct_ranks(moe.experts, moe.top_k, ranks)
     touched = experts_touched(moe.experts, moe.top_k, ranks * tokens)
     dispatch, combine = ep_exchange(exchange, routing, order, box)

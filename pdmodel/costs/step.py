@@ -1,7 +1,8 @@
 """Compute time of one prefill chunk and of one decode step on one rank, layer by layer, without collectives.
 
-Layers of one kind (dense, MoE) are alike and are priced once. Kernels follow one another: what an engine overlaps (a
-shared expert beside the routed ones) is summed. Time of the CPU is a term of its own, zero unless the profile says so.
+Layers that are alike (mixer, experts or not, width of the MLP) are priced once. Kernels follow one another: what an
+engine overlaps (a shared expert beside the routed ones) is summed. Time of the CPU is a term of its own, zero unless
+the profile says so.
 """
 
 from __future__ import annotations
@@ -66,11 +67,15 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One layer's stages in order. ``launch_s``: time of the CPU that is not hidden, spent once in the layer [s]."""
+    """One layer's stages in order. ``launch_s``: time of the CPU that is not hidden, spent once in the layer [s].
+
+    ``first``: the first layer of the LLM that is like it; the same for all that are.
+    """
 
     moe: bool
     stages: tuple[StageCost, ...]
     launch_s: float = 0.0
+    first: int = 0
 
     @property
     def time_s(self) -> float:
@@ -104,25 +109,29 @@ class PassCost:
     def time_s(self) -> float:
         """Sum over all parts, collectives left out [s]."""
         ends = self.embedding.time_s + (self.logits.time_s if self.logits else 0.0)
-        return ends + sum(count * layer.time_s for layer, count in self._kinds()) + self.launch_s
+        return ends + sum(count * layer.time_s for layer, count in self.kinds()) + self.launch_s
 
     @property
     def hbm_bytes(self) -> float:
         """Bytes from and to HBM [byte]."""
         ends = self.embedding.hbm_bytes + (self.logits.hbm_bytes if self.logits else 0.0)
-        return ends + sum(count * layer.hbm_bytes for layer, count in self._kinds())
+        return ends + sum(count * layer.hbm_bytes for layer, count in self.kinds())
 
     @property
     def source(self) -> SourceKind:
         """The weakest source among the stages that make up at least 5 % of the pass."""
         least = 0.05 * self.time_s
-        stages = [(stage, count * stage.time_s) for layer, count in self._kinds() for stage in layer.stages]
+        stages = [(stage, count * stage.time_s) for layer, count in self.kinds() for stage in layer.stages]
         return weakest(*(stage.source for stage, time_s in stages if time_s >= least))
 
-    def _kinds(self) -> list[tuple[LayerCost, int]]:
-        """Each kind of layer once, and how many there are of it."""
-        first = {layer.moe: layer for layer in self.layers}
-        return [(layer, sum(other.moe == moe for other in self.layers)) for moe, layer in first.items()]
+    def kinds(self) -> list[tuple[LayerCost, int]]:
+        """Each kind of layer once, in order of layers, and how many there are of it."""
+        count: dict[int, int] = {}
+        known: dict[int, LayerCost] = {}
+        for layer in self.layers:
+            count[layer.first] = count.get(layer.first, 0) + 1
+            known.setdefault(layer.first, layer)
+        return [(known[first], number) for first, number in count.items()]
 
 
 def prefill_pass(
@@ -156,8 +165,9 @@ def prefill_pass(
 
     """
     device = Device.of(profile)
-    layers: dict[bool, LayerCost] = {}
-    for layer in _first_layers(arch):
+    layers: dict[int, LayerCost] = {}
+    firsts = arch.first_layers()
+    for layer in dict.fromkeys(firsts.values()):
         operations = prefill_layer(
             arch,
             layer,
@@ -170,10 +180,10 @@ def prefill_pass(
             cp_layout=cp_layout,
             expert_skew=expert_skew,
         )
-        layers[arch.is_moe_layer(layer)] = _layer(arch, layer, operations, device)
+        layers[layer] = _layer(arch, layer, operations, device)
     return PassCost(
         embedding=_stages(embedding(arch, new_tokens / cp_size), device)[0],
-        layers=tuple(layers[arch.is_moe_layer(layer)] for layer in range(arch.layers)),
+        layers=tuple(layers[first] for first in firsts.values()),
         logits=_stages(logits(arch, 1, tp_size), device)[0] if last_chunk else None,
         launch_s=device.launch_pass_s,
     )
@@ -196,8 +206,9 @@ def decode_step(
     included. Other arguments and errors as in `prefill_pass`.
     """
     device = Device.of(profile)
-    layers: dict[bool, LayerCost] = {}
-    for layer in _first_layers(arch):
+    layers: dict[int, LayerCost] = {}
+    firsts = arch.first_layers()
+    for layer in dict.fromkeys(firsts.values()):
         operations = decode_layer(
             arch,
             layer,
@@ -208,24 +219,19 @@ def decode_step(
             kv_dtype=kv_dtype,
             expert_skew=expert_skew,
         )
-        layers[arch.is_moe_layer(layer)] = _layer(arch, layer, operations, device)
+        layers[layer] = _layer(arch, layer, operations, device)
     return PassCost(
         embedding=_stages(embedding(arch, batch), device)[0],
-        layers=tuple(layers[arch.is_moe_layer(layer)] for layer in range(arch.layers)),
+        layers=tuple(layers[first] for first in firsts.values()),
         logits=_stages(logits(arch, batch, tp_size), device)[0],
         launch_s=device.launch_pass_s,
     )
 
 
-def _first_layers(arch: Architecture) -> list[int]:
-    """The first layer of each kind."""
-    dense = arch.dense_layer
-    routed = min(arch.moe.layers) if arch.moe else None
-    return [layer for layer in (dense, routed) if layer is not None]
-
-
 def _layer(arch: Architecture, layer: int, operations: tuple[Operation, ...], device: Device) -> LayerCost:
-    return LayerCost(arch.is_moe_layer(layer), _stages(operations, device), device.launch_layer_s)
+    stages = _stages(operations, device)
+    # A layer that computes nothing launches nothing.
+    return LayerCost(arch.is_moe_layer(layer), stages, device.launch_layer_s if stages else 0.0, layer)
 
 
 def _stages(operations: tuple[Operation, ...], device: Device) -> tuple[StageCost, ...]:

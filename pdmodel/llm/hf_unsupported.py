@@ -49,8 +49,8 @@ _UNDERSTOOD = frozenset(
     hybrid_override_pattern layers_block_type block_configs compress_ratios hybrid_layer_pattern n_layer
     attention_head_dim moe_latent_size moe_num_experts moe_top_k top_k_experts experts_per_token share_expert_dim
     moe_layers_enum moe_shared_expert_intermediate_size moe_layers interleave_moe_layer_step intermediate_size_mlp
-    enable_moe_block expert_layer_period expert_layer_offset num_dense_layers expert_dtype hc_mult hc_eps hc_sinkhorn_iters
-    mtp_num_hidden_layers mtp_hybrid_override_pattern mtp_layers_block_type use_double_wide_mlp
+    enable_moe_block expert_layer_period expert_layer_offset num_dense_layers expert_dtype hc_mult
+    hc_eps hc_sinkhorn_iters mtp_num_hidden_layers mtp_hybrid_override_pattern mtp_layers_block_type use_double_wide_mlp
     hidden_size_per_layer_input vocab_size_per_layer_input moe_shared_expert_overlap
     num_nextn_predict_layers mtp_transformer_layers num_mtp_modules use_mtp qkv_bias attention_bias attention_out_bias
     mlp_bias use_bias max_position_embeddings _source

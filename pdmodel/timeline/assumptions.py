@@ -53,8 +53,7 @@ class ComputeEvidence:
 def _stages(cost: PassCost) -> Iterator[tuple[StageCost, int]]:
     """Each stage of a pass once, and how often it occurs."""
     yield cost.embedding, 1
-    for moe, layer in {layer.moe: layer for layer in cost.layers}.items():
-        count = sum(other.moe == moe for other in cost.layers)
+    for layer, count in cost.kinds():
         for stage in layer.stages:
             yield stage, count
     if cost.logits is not None:

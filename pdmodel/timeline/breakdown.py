@@ -216,13 +216,11 @@ def _rows(shape: Pass, cost: PassCost, device: Device) -> Iterator[StepRow]:
     ports = {port.name: port.capacity_bytes_per_s for port in shape.exchanges.box.ports}
     yield from _compute_rows(cost.embedding, 1, device)
     yield from _exchange_rows(embedding_slots(shape, _times([cost.embedding])), {}, 1, ports)
-    kinds = {layer.moe: layer for layer in cost.layers}
-    for moe, layer in kinds.items():
-        count = sum(other.moe == moe for other in cost.layers)
+    for layer, count in cost.kinds():
         for stage in layer.stages:
             yield from _compute_rows(stage, count, device)
         times = _times(layer.stages)
-        yield from _exchange_rows(layer_slots(shape, times, moe=moe), times, count, ports)
+        yield from _exchange_rows(layer_slots(shape, times, moe=layer.moe, layer=layer.first), times, count, ports)
     if cost.logits is not None:
         yield from _compute_rows(cost.logits, 1, device)
     yield from _cpu_rows(cost, shape.exchanges.box.profile)

@@ -27,8 +27,8 @@ class PassSlots:
     """One pass: what comes before the layers, each kind of layer, the kind of each layer, and what comes after."""
 
     before: tuple[Slot, ...]
-    by_kind: dict[bool, tuple[Slot, ...]]
-    kinds: tuple[bool, ...]
+    by_kind: dict[int, tuple[Slot, ...]]
+    kinds: tuple[int, ...]
     after: tuple[Slot, ...]
 
     def in_order(self) -> Iterator[tuple[int, Slot]]:
@@ -74,6 +74,7 @@ def timeline(resolved: ResolvedScenario) -> Timeline:
     longest, known = max(request.input_tokens for request in resolved.requests), resolved.arch.max_context_tokens
     if known is not None and longest > known:
         assumed[f"{resolved.arch.name} serves {longest} tokens by position scaling; its file names {known}"] = None
+    assumed.update({f"{resolved.arch.name}: {note}": None for note in resolved.arch.notes})
     if resolved.fabric is None:
         assumed["the fabric between the nodes is non-blocking (no fabric_gbit_per_s given)"] = None
     return Timeline(
@@ -202,20 +203,21 @@ def _prefill_cost(
 
 
 def _pass_slots(shape: Pass, cost: PassCost, cuts: frozenset[str]) -> PassSlots:
-    kinds = {layer.moe: layer for layer in cost.layers}
     return PassSlots(
         before=merged(embedding_slots(shape, _ends(cost.embedding, cost.launch_s)), cuts),
-        by_kind={moe: merged(layer_slots(shape, _stage_times(layer), moe=moe), cuts) for moe, layer in kinds.items()},
-        kinds=tuple(layer.moe for layer in cost.layers),
+        by_kind={
+            layer.first: merged(layer_slots(shape, _stage_times(layer), moe=layer.moe, layer=layer.first), cuts)
+            for layer, _ in cost.kinds()
+        },
+        kinds=tuple(layer.first for layer in cost.layers),
         after=tuple(logits_slots(_ends(cost.logits))) if cost.logits else (),
     )
 
 
 def _stage_times(layer: LayerCost) -> StageTimes:
     """Time of each stage; what the CPU does not hide of a layer is spent before its first stage."""
-    first = layer.stages[0].stage
     return {
-        cost.stage: Estimate(cost.time_s + (layer.launch_s if cost.stage is first else 0.0), cost.source)
+        cost.stage: Estimate(cost.time_s + (layer.launch_s if cost is layer.stages[0] else 0.0), cost.source)
         for cost in layer.stages
     }
 

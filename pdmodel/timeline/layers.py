@@ -42,19 +42,19 @@ class Pass:
         return tp_tokens * self.arch.hidden_size * ACTIVATION_BYTES
 
 
-def layer_slots(shape: Pass, times: StageTimes, *, moe: bool) -> Iterator[Slot]:
-    """The slots of one layer.
+def layer_slots(shape: Pass, times: StageTimes, *, moe: bool, layer: int = 0) -> Iterator[Slot]:
+    """The slots of one layer; ``layer``: one of those whose stages ``times`` are of.
 
     TP: an all-reduce after attention and one after the MLP (or the experts). Where tokens travel to experts each rank
     keeps its share of the tokens between the two: reduce-scatter after attention, all-gather after the combine, the
-    same bytes as one all-reduce.
+    same bytes as one all-reduce. A layer without attention, or without an MLP, has one exchange only.
     """
     tp_size = shape.exchanges.placement.parallelism.tp_size
     travels = moe and shape.ep_exchange is not EpExchange.ALL_REDUCE
     yield from _compute(times, Stage.QKV)
-    yield from _attention(shape, times)
+    yield from _attention(shape, times, layer)
     yield from _compute(times, Stage.O_PROJ)
-    if tp_size > 1:
+    if tp_size > 1 and Stage.O_PROJ in times:
         if travels:
             yield shape.exchanges.over_tp("tp_reduce_scatter_attn", "reduce_scatter", shape.hidden_bytes)
         else:
@@ -66,7 +66,7 @@ def layer_slots(shape: Pass, times: StageTimes, *, moe: bool) -> Iterator[Slot]:
         return
     for stage in (Stage.ROUTER, Stage.SHARED_EXPERT, Stage.EXPERTS) if moe else (Stage.MLP,):
         yield from _compute(times, stage)
-    if tp_size > 1:
+    if tp_size > 1 and (moe or Stage.MLP in times):
         yield shape.exchanges.over_tp("tp_all_reduce_mlp", "all_reduce", shape.hidden_bytes)
 
 
@@ -87,9 +87,11 @@ def _compute(times: StageTimes, stage: Stage) -> Iterator[Slot]:
         yield Slot(stage.value, PhaseKind.COMPUTE, times[stage].value, times[stage].source)
 
 
-def _attention(shape: Pass, times: StageTimes) -> Iterator[Slot]:
+def _attention(shape: Pass, times: StageTimes, layer: int) -> Iterator[Slot]:
     """Attention with what context-parallel ranks exchange before, beside and after it."""
     exchanges = shape.exchanges
+    if Stage.ATTENTION not in times:
+        return
     if exchanges.placement.parallelism.cp_size == 1:
         yield from _compute(times, Stage.ATTENTION)
         return
@@ -104,6 +106,7 @@ def _attention(shape: Pass, times: StageTimes) -> Iterator[Slot]:
             tp_size=exchanges.placement.parallelism.tp_size,
             gpus=group,
             box=exchanges.box,
+            layer=layer,
         )
         for group in exchanges.placement.cp_groups
     ]
@@ -144,7 +147,7 @@ def _travelling_experts(shape: Pass, times: StageTimes) -> Iterator[Slot]:
     narrow = arch.dtypes.experts not in (WeightDtype.BF16, WeightDtype.FP16, WeightDtype.FP32)
     routing = Routing(
         tokens=shape.tokens / exchanges.placement.parallelism.ranks,
-        hidden_size=arch.hidden_size,
+        hidden_size=arch.moe.width(arch.hidden_size),
         experts=arch.moe.experts,
         top_k=arch.moe.top_k,
         dispatch_bytes=1 if narrow else 2,

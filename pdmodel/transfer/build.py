@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pdmodel.engines.spec import ReleaseAfter, RouteRule
 from pdmodel.errors import InputError
 from pdmodel.hardware.ports import Route
 from pdmodel.hardware.routes import host_to_gpu, kv_route
 from pdmodel.hardware.topology import Box
-from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token_layer
+from pdmodel.llm.architecture import Architecture
+from pdmodel.llm.kv_cache import constant_bytes, growing_bytes
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.timeline.phases import Lane, Timeline
@@ -84,11 +85,54 @@ def phase_marks(lane: Lane) -> Mapping[str, Sequence[ChunkMarks]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class LayerKv:
+    """What a sequence keeps in one layer: per token for good, and beside that [byte]; who shares it.
+
+    ``heads``: that head shards split it by, None for latents. ``constant_bytes`` of a prompt and of its cached prefix:
+    windows, states, unfinished entries.
+    """
+
+    bytes_per_token: float
+    constant_bytes: float
+    cached_constant_bytes: float
+    heads: int | None
+
+    def scaled(self, share: float) -> LayerKv:
+        """A share of it."""
+        return replace(
+            self,
+            bytes_per_token=self.bytes_per_token * share,
+            constant_bytes=self.constant_bytes * share,
+            cached_constant_bytes=self.cached_constant_bytes * share,
+        )
+
+    def cached_bytes(self, tokens: int) -> float:
+        """All that a cached prefix of so many tokens keeps in the layer [byte]."""
+        return tokens * self.bytes_per_token + self.cached_constant_bytes
+
+
+def layers_kv(arch: Architecture, kv_dtype: str, request: Request) -> tuple[LayerKv, ...]:
+    """What the request keeps in each layer when its prefill has ended."""
+    found = []
+    for layer in range(arch.layers):
+        mixer = arch.mixer(layer)
+        found.append(
+            LayerKv(
+                growing_bytes(mixer, kv_dtype),
+                constant_bytes(mixer, kv_dtype, request.input_tokens),
+                constant_bytes(mixer, kv_dtype, request.cached_tokens),
+                mixer.cache_heads,
+            )
+        )
+    return tuple(found)
+
+
 def release_steps(
     chunks: Sequence[ChunkMarks],
     new_tokens: Sequence[int],
     cached_tokens: int,
-    bytes_per_token_layer: float,
+    kv: Sequence[LayerKv],
     release_after: ReleaseAfter,
     *,
     early_send: bool,
@@ -100,7 +144,7 @@ def release_steps(
     chunks: marks of the request's chunks, in order.
     new_tokens: tokens computed in each chunk.
     cached_tokens: tokens loaded before the first chunk's attention, layer by layer.
-    bytes_per_token_layer: bytes of one token in one layer that this flow carries [byte].
+    kv: what this flow carries of each layer. Windows and states are complete, and released, with the last chunk.
     release_after: the event that releases new tokens (and cached ones, without ``early_send``, with the first chunk).
     early_send: cached tokens of a layer are released at its attention in the first chunk, which their load gates.
 
@@ -111,12 +155,14 @@ def release_steps(
     """
     steps: dict[int, float] = {}
 
-    def add(phase: int, tokens: int) -> None:
-        if tokens:
-            steps[phase] = steps.get(phase, 0.0) + tokens * bytes_per_token_layer
+    def add(phase: int, size: float) -> None:
+        if size:
+            steps[phase] = steps.get(phase, 0.0) + size
 
     for number, (chunk, tokens) in enumerate(zip(chunks, new_tokens, strict=True)):
-        for marks in chunk.layers.values():
+        last = number == len(chunks) - 1
+        for layer, marks in chunk.layers.items():
+            part = kv[layer]
             phase = {
                 ReleaseAfter.KV_WRITE: marks.attention,
                 ReleaseAfter.ATTENTION: marks.after_attention,
@@ -124,23 +170,31 @@ def release_steps(
                 ReleaseAfter.CHUNK: chunk.end,
                 ReleaseAfter.PREFILL: chunks[-1].end,
             }[release_after]
-            add(phase, tokens)
+            add(phase, tokens * part.bytes_per_token)
             if number == 0:
-                add(marks.attention if early_send else phase, cached_tokens)
+                add(marks.attention if early_send else phase, cached_tokens * part.bytes_per_token)
+            if last:
+                # A state is what it is after the layer's scan, not when its inputs are written.
+                add(marks.after_attention if phase == marks.attention else phase, part.constant_bytes)
     return tuple(sorted(steps.items()))
 
 
-def source_layout(resolved: ResolvedScenario) -> SourceLayout:
-    """How the prefill side holds KV and who of it sends."""
+def source_layout(resolved: ResolvedScenario, heads: int | None) -> SourceLayout:
+    """How the prefill side holds what ``heads`` split (None: latents), and who of it sends."""
     part = resolved.spec.prefill
     return SourceLayout(
         tp_size=part.tp_size,
         cp_size=part.cp_size,
         exchange=part.cp_exchange,
-        kv_heads=None if is_latent(resolved.arch) else resolved.arch.kv_heads,
+        kv_heads=heads,
         senders=resolved.context_senders,
         latent_source=resolved.latent_source,
     )
+
+
+def _splits(kv: Sequence[LayerKv]) -> tuple[int | None, ...]:
+    """The ways in which layers that keep something are split over ranks, each once; None: not at all."""
+    return tuple(dict.fromkeys(part.heads for part in kv if part.bytes_per_token or part.constant_bytes))
 
 
 def _loads(
@@ -149,18 +203,18 @@ def _loads(
     if not request.cached_tokens:
         return []
     box = resolved.prefill_box
-    per_layer = request.cached_tokens * kv_bytes_per_token_layer(resolved.arch, resolved.spec.kv_dtype)
-    gates = [marks.attention for marks in chunks[0].layers.values()]
+    kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
+    held = {heads: source_layout(resolved, heads).holdings() for heads in _splits(kv)}
     found = []
-    for holding in source_layout(resolved).holdings():
-        size = per_layer * holding.heads_share * holding.tokens_share
-        gpu = placement.gpus[holding.rank]
-        route = host_to_gpu(box, gpu)
-        release: Steps = ((chunks[0].start, size * len(gates)),)
-        if not resolved.engine.load_ahead.value:
-            # On demand: a layer's load starts when the layer before it ends.
-            starts = [chunks[0].start, *(marks.end for marks in chunks[0].layers.values())][: len(gates)]
-            release = tuple((start, size) for start in starts)
+    for rank, gpu in enumerate(placement.gpus):
+        shares = {heads: holdings[rank].heads_share * holdings[rank].tokens_share for heads, holdings in held.items()}
+        due, release = _load_steps(
+            chunks[0], [part.cached_bytes(request.cached_tokens) * shares.get(part.heads, 0.0) for part in kv]
+        )
+        if resolved.engine.load_ahead.value:
+            release = ((chunks[0].start, sum(size for _, size in due)),)
+        if not due:
+            continue
         found.append(
             Flow(
                 name=f"{request.name}/load/{box.node}{gpu}",
@@ -169,12 +223,23 @@ def _loads(
                 lane=lane,
                 source=box.port_name(box.socket(box.gpu(gpu)), "host_memory"),
                 destination=box.port_name(box.gpu(gpu)),
-                routes=(route,),
+                routes=(host_to_gpu(box, gpu),),
                 release=release,
-                due=tuple((gate, size) for gate in gates),
+                due=due,
             )
         )
     return found
+
+
+def _load_steps(chunk: ChunkMarks, sizes: Sequence[float]) -> tuple[Steps, Steps]:
+    """Dues of the layers that keep something, at their attention, and releases on demand: when the one before ends."""
+    due, release, start = [], [], chunk.start
+    for layer, marks in chunk.layers.items():
+        if sizes[layer]:
+            due.append((marks.attention, sizes[layer]))
+            release.append((start, sizes[layer]))
+        start = marks.end
+    return tuple(due), tuple(release)
 
 
 def _sends(
@@ -186,23 +251,23 @@ def _sends(
     *,
     routes: _Routes,
 ) -> list[Flow]:
-    part = resolved.spec
-    tokens = [new for new, _ in request.chunks(part.prefill.chunk_tokens)]
-    whole = kv_bytes_per_token_layer(resolved.arch, part.kv_dtype)
-    curves: dict[float, Steps] = {}
+    tokens = [new for new, _ in request.chunks(resolved.spec.prefill.chunk_tokens)]
+    kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
+    curves: dict[tuple[tuple[int | None, float], ...], Steps] = {}
     found = []
-    for pair in pairs(source_layout(resolved), resolved.decode.parallelism.tp_size):
-        if pair.share not in curves:
-            curves[pair.share] = release_steps(
+    for (source_rank, target_rank), shares in _shares(resolved, kv).items():
+        key = tuple(shares.items())
+        if key not in curves:
+            curves[key] = release_steps(
                 chunks,
                 tokens,
                 request.cached_tokens,
-                whole * pair.share,
+                [part.scaled(shares.get(part.heads, 0.0)) for part in kv],
                 resolved.release_after,
                 early_send=resolved.early_send,
             )
-        release = curves[pair.share]
-        source, target = placement.gpus[pair.source_rank], resolved.decode.gpus[pair.destination_rank]
+        release = curves[key]
+        source, target = placement.gpus[source_rank], resolved.decode.gpus[target_rank]
         ways, split = routes.between(source, target)
         found.append(
             Flow(
@@ -218,6 +283,16 @@ def _sends(
                 split=split,
             )
         )
+    return found
+
+
+def _shares(resolved: ResolvedScenario, kv: Sequence[LayerKv]) -> dict[tuple[int, int], dict[int | None, float]]:
+    """Of each (source rank, destination rank): its share of what each way of splitting splits."""
+    found: dict[tuple[int, int], dict[int | None, float]] = {}
+    for heads in _splits(kv):
+        for pair in pairs(source_layout(resolved, heads), resolved.decode.parallelism.tp_size):
+            shares = found.setdefault((pair.source_rank, pair.destination_rank), {})
+            shares[heads] = shares.get(heads, 0.0) + pair.share
     return found
 
 

@@ -6,7 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pdmodel.importers.topo_codes import begins_code, code_of, is_ellipsis, is_gpu, is_label, is_numbered_nic
+from pdmodel.importers.topo_codes import (
+    begins_code,
+    code_of,
+    is_ellipsis,
+    is_gpu,
+    is_label,
+    is_numbered_nic,
+    may_leave_out,
+)
 
 _HEADER = re.compile(r"(?<![\w.:/-])GPU0(?=[\s|]|$)")
 _TRAILING = re.compile(
@@ -57,13 +65,18 @@ class Row:
 
 @dataclass(slots=True)
 class Block:
-    """A header with the rows below it; ``elided`` is the first line that says that something was left out."""
+    """A header with the rows below it.
+
+    ``elided``: the first line where rows or cells were left out: dots alone, or words to that effect between two rows;
+    ``doubt``: such words behind the last row, where they may as well say that the rest was cut.
+    """
 
     header: Header
     rows: dict[str, Row] = field(default_factory=dict)
     strays: list[Row] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     elided: int | None = None
+    doubt: int | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -94,16 +107,18 @@ def blocks_of(lines: Sequence[str], *, ended: bool) -> tuple[list[Block], list[i
             blocks.append(Block(header))
         elif current is None and _is_headless_row(line):
             headless.append(k + 1)
-        elif current is not None and current.elided is None and line.split() and all(map(is_ellipsis, line.split())):
-            current.elided = k + 1
+        elif current is not None and may_leave_out(line):
+            current.doubt = current.doubt or k + 1
+            if current.elided is None and all(map(is_ellipsis, line.split())):
+                current.elided = k + 1
     for block in blocks:
         _doubt_short_rows(block)
     return [block for block in blocks if block.rows] or blocks[-1:], headless
 
 
 def _take(block: Block, row: Row) -> None:
-    if row.elided and block.elided is None:
-        block.elided = row.line
+    if block.elided is None and (row.elided or (block.doubt is not None and block.rows)):
+        block.elided = row.line if row.elided else block.doubt
     if row.label in block.rows:
         known = block.rows[row.label]
         if row.cells != known.cells:

@@ -15,7 +15,8 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 # Colour codes whose escape character was lost on the way, as log viewers leave them.
 _BARE_ESCAPES = re.compile(r"\[[0-9]{1,2}(?:;[0-9]{1,3})*m")
 _BLANKS = str.maketrans({"\u00a0": " ", "\u2007": " ", "\u202f": " ", "\u3000": " ", "\u200b": None, "\ufeff": None})
-_ELLIPSIS = re.compile(r"\[?(?:\.{2,}|…|⋮|<snip>|snip|truncated|omitted)\]?", re.IGNORECASE)
+_DOTS = re.compile(r"[\[(<]?(?:\.{2,}|…+|⋮)[\])>]?")
+_LEFT_OUT = re.compile(r"\W*(?:snip|omitted|elided|truncated|same|identical)\W*", re.IGNORECASE)
 
 
 def code_of(word: str) -> str | None:
@@ -57,8 +58,13 @@ def is_label(word: str) -> bool:
 
 
 def is_ellipsis(word: str) -> bool:
-    """Whether somebody left something out here."""
-    return _ELLIPSIS.fullmatch(word) is not None
+    """Whether the word is the dots for what was left out."""
+    return _DOTS.fullmatch(word) is not None
+
+
+def may_leave_out(line: str) -> bool:
+    """Whether a line says that lines were left out, in dots or in words."""
+    return any(is_ellipsis(word) or _LEFT_OUT.fullmatch(word) for word in line.split())
 
 
 def lines_of(text: str) -> list[str]:

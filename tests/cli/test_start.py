@@ -31,6 +31,8 @@ COMMANDS = [
     ("cost", "moe", "-h"),
     ("cost", "step", "-h"),
     ("verify", "--help"),
+    ("import", "-h"),
+    ("import", "topo", "-h"),
 ]
 
 

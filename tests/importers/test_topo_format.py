@@ -296,6 +296,7 @@ def test_a_row_cut_in_a_cell() -> None:
         ("\tGPU0\tGPU1\tCPU Affinity\n", "without rows"),
         ("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tSYS\n...\nGPU2\tSYS\tSYS\t X \n", "left out (line 3)"),
         ("\tGPU0\tGPU1\t...\tGPU7\nGPU0\t X \tPIX\t...\tSYS\n", "left out in the header (line 1)"),
+        ("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tSYS\n(GPU1 omitted)\nGPU2\tSYS\tSYS\t X \n", "left out (line 3)"),
         ("\tGPU0\tGPU1\tGPU2\nGPU0\t X \t...\tSYS\nGPU2\tSYS\t...\t X \n", "left out (line 2)"),
         ("\tGPU0\tGPU1\nGPU0\tPIX\t X \n", "no row of the matrix is whole"),
         ("", "no matrix"),
@@ -307,6 +308,12 @@ def test_refused_with_the_reason(text: str, words: str) -> None:
     assert found.status is Status.REFUSED
     assert words in found.reason
     assert "\n" not in found.reason
+
+
+def test_words_behind_the_last_row_may_say_that_the_rest_was_cut() -> None:
+    text = printed(SMALL)
+    found = parse(text[: text.index("NIC2\t", 80)] + "(output truncated)\n", "t")
+    assert (found.status, found.gaps) == (Status.PARTIAL, ("no row for NIC2 and NIC3",))
 
 
 def test_dots_after_a_whole_matrix_leave_nothing_out() -> None:

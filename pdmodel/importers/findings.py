@@ -88,7 +88,8 @@ class TopologyFindings:
 
     Attributes
     ----------
-    file, kind, status: where it is from, what it is, how much of it holds; ``reason``: why it was refused.
+    file, kind, status: where it is from, what it is, how much of its matrix or tree holds.
+    reason: why it was refused.
     gpus, nics: labels in the order of the file; ``nics`` is None where the tool names none.
     nic_names: label -> device name, where a legend gives it.
     nvlink: True where every known pair of GPUs is on NVLink, "partial" where some are, None where the tool cannot say.

@@ -142,7 +142,7 @@ def _findings(
     pcie, others = _others(block, matrices, matrix)
     seen = Seen(gpus, nics, matrix, pcie, affinities.numa, kind)
     meaning = interpret(seen)
-    gaps = [*_gaps(block), *affinities.gaps]
+    gaps = _gaps(block)
     whole = sum(label in block.rows and block.rows[label].whole for label in labels)
     unnamed = [nic for nic in nics if nic not in names]
     warnings = [

@@ -25,7 +25,6 @@ class Affinities:
     numa: dict[str, str | None] = field(default_factory=dict)
     gid: dict[str, str | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    gaps: list[str] = field(default_factory=list)
 
 
 def affinities_of(block: Block, *, cut: str | None) -> Affinities:
@@ -52,7 +51,7 @@ def _read(row: Row, header: Header, found: Affinities) -> None:
         return
     cells = _by_position(row, names) if row.tabs else _by_offset(row, header)
     if cells is None:
-        found.gaps.append(f"the cells after the matrix in row {row.label} cannot be told apart")
+        found.warnings.append(f"the cells after the matrix in row {row.label} cannot be told apart")
         cells = {}
     for name, column in (("cpu", found.cpu), ("numa", found.numa), ("gid", found.gid)):
         if name in names:
@@ -63,10 +62,10 @@ def _value(cell: str, label: str, name: str, found: Affinities) -> str | None:
     if not cell or cell.upper() == "N/A":
         return None
     if _LIST.fullmatch(cell) is None and name != "cpu":
-        found.gaps.append(f"{cell[:30]!r} in row {label} is no NUMA node")
+        found.warnings.append(f"{cell[:30]!r} in row {label} is no NUMA node")
         return None
     if _LIST.fullmatch(cell) is None:
-        found.gaps.append(f"{cell[:30]!r} in row {label} is no list of CPUs")
+        found.warnings.append(f"{cell[:30]!r} in row {label} is no list of CPUs")
         return None
     return cell
 
@@ -83,32 +82,33 @@ def _by_position(row: Row, names: Sequence[str]) -> dict[str, str]:
 
 
 def _by_offset(row: Row, header: Header) -> dict[str, str] | None:
-    """Cells of a row without tabs; where some are empty, by where the words stand."""
+    """Cells of a row without tabs; where some are empty, by where the words stand. None where that is not certain."""
     names = [name for name, _ in header.trailing]
     words = [word for word, _ in row.rest]
+    starts = [offset for _, offset in row.rest]
     if len(words) >= len(names):
         return dict(zip(names, words, strict=False))
-    if not words:
-        return {}
-    starts = [offset for _, offset in row.rest]
-    possible = list(itertools.combinations(range(len(names)), len(words)))
     bases = {header.trailing[0][1], _next_stop(row.start)}
-    fitting = {
+    possible = list(itertools.combinations(range(len(names)), len(words)))
+    printed = [
         chosen
         for chosen in possible
-        for base in bases
-        if _expanded(words, [names[k] for k in chosen], names, base) == starts
-    }
-    if len(fitting) != 1:
-        # Not expanded tabs: columns of fixed width, in which a word begins below its heading.
-        fitting = {
-            chosen
-            for chosen in possible
-            if all(abs(header.trailing[k][1] - start) <= 1 for k, start in zip(chosen, starts, strict=True))
-        }
-    if len(fitting) != 1:
-        return None
-    return {names[k]: word for k, word in zip(fitting.pop(), words, strict=True)}
+        if any(_expanded(words, [names[k] for k in chosen], names, base) == starts for base in bases)
+    ]
+    # Not expanded tabs: columns of fixed width, in which a word begins below its heading.
+    below = [
+        chosen
+        for chosen in possible
+        if all(abs(header.trailing[k][1] - start) <= 1 for k, start in zip(chosen, starts, strict=True))
+    ]
+    # Cells that ran into each other: it is certain only whether the first column is filled.
+    first = [chosen for chosen in possible if chosen and (chosen[0] == 0) == (starts[0] in bases)]
+    for fitting in (printed, below, first):
+        readings = [{names[k]: word for k, word in zip(chosen, words, strict=True)} for chosen in fitting]
+        values = {tuple(sorted((key, word) for key, word in one.items() if word.upper() != "N/A")) for one in readings}
+        if len(values) == 1:
+            return readings[0]
+    return None
 
 
 def _expanded(words: Sequence[str], filled: Sequence[str], names: Sequence[str], base: int) -> list[int]:
@@ -150,7 +150,7 @@ def _doubt_last(label: str, names: Sequence[str], found: Affinities, *, complete
         found.warnings.append(remark)
     else:
         column[label] = None
-        found.gaps.append(remark)
+        found.warnings.append(remark)
 
 
 def _split_glued(found: Affinities, *, has_numa: bool) -> None:
@@ -172,7 +172,9 @@ def _split_glued(found: Affinities, *, has_numa: bool) -> None:
             )
         elif _jumps(cpu):
             found.cpu[gpu] = None
-            found.gaps.append(f"CPU list and NUMA node of {gpu} may run into each other ({cpu}) and cannot be split")
+            found.warnings.append(
+                f"CPU list and NUMA node of {gpu} may run into each other ({cpu}) and cannot be split"
+            )
 
 
 def _ranges(cpu: str) -> list[tuple[int, int]]:

@@ -112,11 +112,19 @@ def test_glued_cells_are_split_where_ranges_then_match_and_marked_assumed() -> N
     assert sum("assumed" in text for text in found.warnings) == 2
 
 
+def test_glued_cells_of_a_terminal() -> None:
+    text = printed(SMALL).replace("0-47,96-143\t0\t\t", "0-47,96-1430\t\t").replace("\t1\t\tN/A", "1\t\tN/A")
+    for form in (text, "\n".join(line.expandtabs(8) for line in text.split("\n"))):
+        found = parse(form, "t")
+        right(found, SMALL)
+        assert found.numa_affinity == {"GPU0": "0", "GPU1": "0", "GPU2": "1", "GPU3": "1"}
+        assert found.cpu_affinity["GPU3"] == "48-95,144-191"
+
+
 def test_glued_cells_that_cannot_be_split_are_unknown() -> None:
     found = parse(glued("0-45,92-99990", "46-91,138-99991"), "t")
     assert found.numa_affinity == found.cpu_affinity == {"GPU0": None, "GPU1": None}
-    assert found.status is Status.PARTIAL
-    assert any("cannot be split" in text for text in found.gaps)
+    assert any("cannot be split" in text for text in found.warnings)
 
 
 # 6 ------------------------------------------------------------------------------------------------------------------

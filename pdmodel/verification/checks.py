@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pdmodel.costs.collectives import collective
+from pdmodel.costs.kv_layout import Cache, Exchange, Placement, Split, caches, pairs
 from pdmodel.costs.kv_transfer import (
     MOONCAKE_SGLANG,
     MOONCAKE_VLLM,
@@ -172,13 +174,20 @@ def fused_moe_rates(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comp
 
 # ---- KV transfers ----------------------------------------------------------------------------------------------------
 def kv_transfer(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
-    """Time of a transfer by its bytes, or the rate of many descriptors by theirs; constants by ``table``."""
+    """Time or rate of a transfer by its bytes and descriptors (one, if no size of them is given), or the rate of many
+    descriptors by theirs alone; constants by ``table``.
+    """
     for row in rows:
         given = table.parameters[row["table"]]
         path, constants = float(given["path_gb_per_s"]) * GB, _constants(row["table"], table)
         if row["size_bytes"]:
             size = float(row["size_bytes"])
-            predicted, published = transfer_s(size, 1, path, constants), float(row["time_us"]) * US
+            count = size / float(row["descriptor_bytes"]) if row["descriptor_bytes"] else 1
+            time_s = transfer_s(size, count, path, constants)
+            if row["time_us"]:
+                predicted, published = time_s, float(row["time_us"]) * US
+            else:
+                predicted, published = size / time_s, float(row["rate_gb_per_s"]) * GB
         else:
             size = float(row["descriptor_bytes"])
             predicted, published = descriptor_rate_bytes_per_s(size, path, constants), float(row["rate_gb_per_s"]) * GB
@@ -203,7 +212,29 @@ def _constants(name: str, table: PublishedTable) -> TransferConstants:
         messages_per_s=float(given["messages_per_s"]),
         source=SourceKind.MEASURED,
         ref=str(given["ref"]),
+        sharpness=float(given.get("sharpness", math.inf)),
     )
+
+
+def kv_layout(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
+    """Bytes of all pairs, or descriptors of one pair; caches of ``llm``, or of equal rows that no rank splits."""
+    for row in rows:
+        tokens = int(row["tokens"])
+        if row["llm"]:
+            kept = caches(load_llm(row["llm"]), tokens)
+        else:
+            kept = (Cache("rows", None, float(row["row_bytes"]), tokens, int(row["buffers"])),)
+        target = Placement(int(row["decode_shards"]), int(row["decode_parts"]), Split(row["decode_split"]))
+        found = pairs(Exchange(Placement(int(row["prefill_shards"])), target), kept)
+        whole = row["quantity"] == "bytes"
+        yield Comparison(
+            row=f"{row['llm'] or 'rows'}, {row['quantity']}, {tokens} tokens",
+            predicted=sum(pair.size_bytes for pair in found) if whole else found[0].descriptors,
+            published=float(row["value"]),
+            keys=_keys(table, row),
+            source=source_of(row),
+            rounding=float(row["rounding"]),
+        )
 
 
 # ---- ports -----------------------------------------------------------------------------------------------------------
@@ -273,6 +304,7 @@ CHECKS: dict[str, Check] = {
     "llm_facts": llm_facts,
     "fused_moe_rates": fused_moe_rates,
     "kv_transfer": kv_transfer,
+    "kv_layout": kv_layout,
     "flows_together": flows_together,
     "ring_beside_transfer": ring_beside_transfer,
     "deepep_times": deepep_times,

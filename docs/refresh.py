@@ -1,4 +1,4 @@
-"""Output of pdmodel that pages quote: ``python docs/refresh.py`` makes it again and writes it into the pages.
+"""Output of pdmodel that pages quote: ``python docs/refresh.py [PAGE ...]`` makes it again, writes it into the pages.
 
 A quoted block stands between ``<!-- quote: NAME -->`` and ``<!-- end -->``. The tests run the same commands and
 compare: the words must be the same, numbers may differ by a per cent.
@@ -25,6 +25,7 @@ PAGES = (
     ROOT / "docs" / "validation.md",
     ROOT / "docs" / "compute.md",
     ROOT / "docs" / "calibrate.md",
+    ROOT / "docs" / "own_machine.md",
 )
 MEASURED_BOXES = ("rtx_pro_6000_server", "l40s_pcie_gen4", "h100_8nic", "h200_nvlink_2nic", "b200_8nic")
 BLOCK = re.compile(r"(<!-- quote: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(<!-- end -->)", flags=re.DOTALL)
@@ -142,6 +143,39 @@ def calibration_plans() -> str:
     return "\n".join(shown)
 
 
+OWN_FILES = ROOT / "tests" / "data" / "own_machine"
+OWN_MACHINE = {
+    "own-topology": "import topo topo.txt",
+    "own-trace": "import trace trace.jsonl --cache-blocks 200",
+    "own-box": "calibrate nccl-tests all_reduce.log --gpu L40S -o my_box.json",
+    "own-scenario": "scenario init --hardware my_box.json --llm config.json --prefill tp=4 --decode tp=4 "
+    "--trace trace.jsonl --percentiles 50,90 --cache-blocks 200 -o my_turn.json",
+    "own-plan": "plan my_turn.json",
+}
+
+
+@cache
+def own_machine() -> dict[str, str]:
+    """What the commands from files to a plan print, one after the other in one folder."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for file in OWN_FILES.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        return {key: run(*words.split(), folder=folder) for key, words in OWN_MACHINE.items()}
+
+
+def own(name: str) -> Callable[[], str]:
+    """One of these commands with what it prints; of a plan, what it rests on up to its ports."""
+
+    def quoted() -> str:
+        text = own_machine()[name]
+        if name == "own-plan":
+            text = text[: text.index("\nPorts\n")]
+        return f"```text\n$ pdmodel {OWN_MACHINE[name]}\n{text.rstrip()}\n```\n"
+
+    return quoted
+
+
 QUOTES: dict[str, Callable[[], str]] = {
     "calibration-report": calibration_report,
     "calibration-plans": calibration_plans,
@@ -150,6 +184,7 @@ QUOTES: dict[str, Callable[[], str]] = {
     "published-tables": published_tables,
     "collective-errors": collective_errors,
     "compute-constants": compute_constants,
+    **{name: own(name) for name in OWN_MACHINE},
 }
 
 
@@ -159,5 +194,5 @@ def refreshed(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in PAGES:
+    for path in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
         path.write_text(refreshed(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -189,7 +189,12 @@ def read_trace(
     if not reader.columns.arrival_s:
         if reader.bad:
             worst = reader.bad[0]
-            raise InputError(f"{worst.reason}; not one of {reader.malformed} lines is a request", file=reader.file, path=f"line {worst.line}", expected=KNOWN)
+            raise InputError(
+                f"{worst.reason}; not one of {reader.malformed} lines is a request",
+                file=reader.file,
+                path=f"line {worst.line}",
+                expected=KNOWN,
+            )
         raise InputError("no request below the heading", file=reader.file, path="line 1", expected=KNOWN)
     return _imported(reader, kind)
 

@@ -42,7 +42,8 @@ DecodeOption = Annotated[
     ),
 ]
 IslOption = Annotated[
-    int | None, typer.Option("--isl", min=1, metavar="TOKENS", help="Input tokens of the request.", show_default=False)
+    int | None,
+    typer.Option("--isl", min=1, metavar="TOKENS", help="Input tokens, a request per instance.", show_default=False),
 ]
 OslOption = Annotated[
     int | None,
@@ -129,15 +130,16 @@ def init(
 
     _check_requests(isl, (osl, cached), trace, (percentiles, first))
     check_target(output)
-    own = {key: value for key, value in (("chunk_tokens", chunk), ("instances", instances)) if value is not None}
+    given = {key: value for key, value in (("chunk_tokens", chunk), ("instances", instances)) if value is not None}
+    side = given | degrees(prefill, "prefill")
     wish = Wish(
         hardware=hardware,
         llm=llm,
-        prefill=own | degrees(prefill, "prefill"),
+        prefill=side,
         decode=degrees(decode, "decode"),
         requests=_traced(trace, percentiles, first, block_tokens, cache_blocks)
         if trace is not None
-        else _one(isl or 1, osl or 0, cached or 0),
+        else _alike(isl or 1, osl or 0, cached or 0, side.get("instances")),
         decode_hardware=decode_hardware,
         engine=engine,
         name=name,
@@ -167,10 +169,13 @@ def _check_requests(
         raise typer.BadParameter("give --percentiles or --first, not both")
 
 
-def _one(isl: int, osl: int, cached: int) -> tuple[Wanted, ...]:
-    from pdmodel.importers.make_scenario import Wanted
+def _alike(isl: int, osl: int, cached: int, instances: object) -> tuple[Wanted, ...]:
+    """One request, or one for each of several instances."""
+    from pdmodel.importers.make_scenario import MOST_REQUESTS, Wanted
 
-    return (Wanted("turn", isl, cached, osl),)
+    if not isinstance(instances, int) or not 1 < instances <= MOST_REQUESTS:
+        return (Wanted("turn", isl, cached, osl),)
+    return tuple(Wanted(f"turn{k}", isl, cached, osl) for k in range(instances))
 
 
 def _traced(

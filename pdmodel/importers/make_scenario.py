@@ -201,6 +201,10 @@ def _draft(wish: Wish, output: Path, chosen: list[Chosen]) -> dict[str, Any]:
         "requests": _requests(wish, chosen),
     }
     _exchanges(wish, raw, chosen)
+    if wish.kv_dtype is None:
+        chosen.append(Chosen("kv_dtype", "bf16", "the default"))
+    if prefill.get("cp_size", 1) != 1 and "cp_exchange" not in prefill:
+        chosen.append(Chosen("prefill.cp_exchange", "all_gather", "the default"))
     if "chunk_tokens" not in prefill:
         chosen.append(Chosen("prefill.chunk_tokens", None, "each prompt in one chunk"))
     if "context_tokens" not in decode:

@@ -63,7 +63,10 @@ def test_every_option_reaches_the_file(pdmodel: Program, tmp_path: Path) -> None
     }
     assert raw["decode"]["hardware"] == "h100_8nic"
     assert raw["decode"]["context_tokens"] == 8192 + 256
-    assert raw["requests"] == [{"name": "turn", "input_tokens": 8192, "cached_tokens": 4096}]
+    assert raw["requests"] == [
+        {"name": "turn0", "input_tokens": 8192, "cached_tokens": 4096},
+        {"name": "turn1", "input_tokens": 8192, "cached_tokens": 4096, "instance": 1},
+    ]
     assert plan(str(new)).data.volume_bytes.sum() > 0
 
 

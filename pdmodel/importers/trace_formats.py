@@ -93,7 +93,7 @@ def parser_of(line: str) -> tuple[TraceFormat, Parser, bool]:
     missing = [column for column in form.columns if column not in shared[form]]
     if missing:
         like = nearest(missing[0], [cell.strip() for cell in cells[:100]])
-        hint = f" (is it {like!r}?)" if like is not None and _plain(like) not in map(_plain, shared[form]) else ""
+        hint = f" (is it {_shown(like)}?)" if like is not None and _plain(like) not in map(_plain, shared[form]) else ""
         raise NoHeading(f"the heading has no column {missing[0]!r}{hint}")
     places = [plain.index(_plain(column)) for column in form.columns]
     return form.kind, csv_parser(form, places, len(cells), delimiter), False

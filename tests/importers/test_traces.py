@@ -247,7 +247,7 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ("heading alone", b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "no request below the heading"),
     ("nothing fits", b'{"a": 1}\n{"b": 2}\n', "no key 'timestamp'"),
     ("a list", json.dumps(MOONCAKE).encode(), "begins as a list"),
-    ("a long heading", b"TIMESTAMP" + b"[" * 9000 + b",ContextTokens,GeneratedTokens\n", "is it 'TIMESTAMP[[["),
+    ("a long heading", b"TIMESTAMP" + b"x" * 9000 + b",ContextTokens,GeneratedTokens\n", "is it 'TIMESTAMPxxx"),
     ("prose", b"once upon a time\n" * 50, "no heading of a known trace"),
     ("gzip", b"\x1f\x8b\x08\x00abc", "compressed with gzip"),
     ("Git LFS", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n", "pointer of Git LFS"),

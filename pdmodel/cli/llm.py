@@ -22,7 +22,7 @@ def list_all(
     """List the shipped LLMs with parameters, weights (GiB) and KV (bytes per token)."""
     from pdmodel.cli.render import deliver
     from pdmodel.llm.catalog import list_llms, load_llm
-    from pdmodel.report.inputs import llm_list
+    from pdmodel.report.llms import llm_list
 
     deliver(llm_list([load_llm(name) for name in list_llms()]), resolved_format(form, output), output)
 
@@ -44,6 +44,6 @@ def show(
     """Show an LLM: its shape, parameters, weights (GiB) and KV bytes per token for each way to store them."""
     from pdmodel.cli.render import deliver
     from pdmodel.llm.catalog import load_llm
-    from pdmodel.report.inputs import llm_document
+    from pdmodel.report.llms import llm_document
 
     deliver(llm_document(load_llm(llm)), resolved_format(form, output), output)

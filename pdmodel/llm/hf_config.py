@@ -32,10 +32,11 @@ def read_hf_config(path: Path, name: str | None = None) -> Architecture:
     CoverageError: the same, for a kind of attention or of weights that no formula covers.
 
     """
-    return architecture_from_config(read_json(path), name=name or _name_of(path), file=str(path))
+    return architecture_from_config(read_json(path), name=name or config_name(path), file=str(path))
 
 
-def _name_of(path: Path) -> str:
+def config_name(path: Path) -> str:
+    """What an LLM is called whose config lies at ``path``: the file's name, or its folder's for ``config.json``."""
     stem = path.name.removesuffix(".json").removesuffix(".config")
     return path.parent.name if stem == "config" and path.parent.name else stem
 

@@ -224,7 +224,7 @@ def _indexer(section: ConfigSection, layers: int) -> tuple[Indexer, ...] | None:
             raise section.error(key, f"found {found!r}", expected="full or shared for every layer")
         words = {"full": full, "F": full, "shared": shared, "S": shared}
         entries = fitted(section, key, found, layers)
-        wrong = next((entry for entry in entries if entry not in words), None)
+        wrong = next((entry for entry in entries if not isinstance(entry, str) or entry not in words), None)
         if wrong is not None:
             raise CoverageError(
                 f"found {wrong!r}: not supported", file=section.file, path=section.path(key), expected="full or shared"

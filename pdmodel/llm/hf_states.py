@@ -35,7 +35,7 @@ def state_element_bytes(section: ConfigSection) -> tuple[int, bool]:
     if key is None:
         return 4, False
     found = section.get(key)
-    if found not in _DTYPE_BYTES:
+    if not isinstance(found, str) or found not in _DTYPE_BYTES:
         raise section.error(key, f"found {found!r}", expected="one of " + ", ".join(_DTYPE_BYTES))
     return _DTYPE_BYTES[found], True
 

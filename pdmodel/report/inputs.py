@@ -1,4 +1,4 @@
-"""Inputs for reading: boxes with their ports and sources, LLMs with their bytes, scenarios key by key."""
+"""Inputs for reading: boxes with their ports and sources, scenarios key by key."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pdmodel.report.document import Document, Record, Section, Table, table
-from pdmodel.report.export import plain
 from pdmodel.report.words import NOTHING, gb_per_s, group, merged_name, name_pattern, number, percent
-from pdmodel.units import GIB, format_bytes
+from pdmodel.units import GIB
 
 if TYPE_CHECKING:
     from pdmodel.hardware.profile import HardwareProfile
     from pdmodel.hardware.topology import Box
-    from pdmodel.llm.architecture import Architecture
     from pdmodel.scenario import Scenario
 
 WHAT_NEXT = {
@@ -145,122 +143,6 @@ def _sources_section(profile: HardwareProfile) -> Section:
     return Section("Sources", bullets=tuple(lines))
 
 
-def llm_list(llms: Sequence[Architecture]) -> Document:
-    """The shipped LLMs, one a line."""
-    from pdmodel.llm.kv_cache import kv_bytes_per_token
-
-    rows = [
-        {
-            "name": arch.name,
-            "attention": arch.attention.value,
-            "layers": arch.layers,
-            "experts": arch.moe.experts if arch.moe else 0,
-            "parameters": arch.parameters,
-            "active_parameters": arch.active_parameters,
-            "weights_bytes": arch.weights_bytes,
-            "kv_bf16_bytes_per_token": kv_bytes_per_token(arch),
-        }
-        for arch in llms
-    ]
-    cells = [
-        [
-            str(row["name"]),
-            str(row["attention"]),
-            str(row["layers"]),
-            str(row["experts"] or NOTHING),
-            _billions(arch.parameters),
-            _billions(arch.active_parameters),
-            f"{arch.weights_bytes / GIB:.1f}",
-            str(row["kv_bf16_bytes_per_token"]),
-        ]
-        for row, arch in zip(rows, llms, strict=True)
-    ]
-    head = [
-        "name",
-        "attention",
-        ">layers",
-        ">experts",
-        ">parameters",
-        ">active",
-        ">weights [GiB]",
-        ">KV bf16 [B/token]",
-    ]
-    return _document("llm", "LLMs", rows, table(head, cells))
-
-
-def llm_document(arch: Architecture) -> Document:
-    """An LLM: shape, parameters, weights, KV bytes per token for each way to store them."""
-    from pdmodel.errors import CoverageError
-    from pdmodel.llm.dtypes import KvDtype
-    from pdmodel.llm.kv_cache import kv_bytes_per_token, kv_bytes_per_token_layer
-
-    kv = []
-    for dtype in KvDtype:
-        try:
-            layer, token = kv_bytes_per_token_layer(arch, dtype), kv_bytes_per_token(arch, dtype)
-        except CoverageError:
-            continue  # a layout that this kind of attention does not have
-        kv.append({"kv_dtype": dtype.value, "bytes_per_token_layer": layer, "bytes_per_token": token})
-    shape = {
-        "attention": arch.attention.value,
-        "layers": arch.layers,
-        "hidden_size": arch.hidden_size,
-        "heads": arch.heads,
-        "kv_heads": arch.kv_heads,
-        "head_dim": arch.head_dim,
-        "intermediate_size": arch.intermediate_size,
-        "vocab_size": arch.vocab_size,
-        **({f"mla_{key}": value for key, value in plain(arch.mla).items()} if arch.mla else {}),
-        **(_moe_facts(arch) if arch.moe else {}),
-        "parameters": arch.parameters,
-        "active_parameters": arch.active_parameters,
-        "weights_bytes": arch.weights_bytes,
-        "attention_dtype": arch.dtypes.attention.value,
-        "mlp_dtype": (arch.dtypes.experts if arch.moe else arch.dtypes.mlp).value,
-    }
-    words = {
-        "parameters": _billions(arch.parameters),
-        "active_parameters": _billions(arch.active_parameters),
-        "weights_bytes": f"{arch.weights_bytes / GIB:.1f} GiB",
-    }
-    rows = [[key, words.get(key, NOTHING if value is None else str(value))] for key, value in shape.items()]
-    kv_rows = [
-        [str(row["kv_dtype"]), str(row["bytes_per_token_layer"]), str(row["bytes_per_token"]), _kv_of(row, 32768)]
-        for row in kv
-    ]
-    kv_head = ["stored as", ">bytes per token and layer", ">bytes per token", ">32,768 tokens"]
-    note = "One latent a token, the same on every TP rank." if arch.mla else "All heads together; TP ranks divide them."
-    sections = (
-        Section("Architecture", table=table(["what", ">value"], rows)),
-        Section("KV cache", table=table(kv_head, kv_rows), note=note),
-    )
-    records = [Record("architecture", {"name": key, "value": value}) for key, value in shape.items()]
-    records += [Record("kv_cache", row) for row in kv]
-    return Document(
-        arch.name, arch.file, sections, {"name": arch.name, **shape, "file": arch.file, "kv_cache": kv}, tuple(records)
-    )
-
-
-def _kv_of(row: Mapping[str, Any], tokens: int) -> str:
-    return format_bytes(float(row["bytes_per_token"]) * tokens)
-
-
-def _moe_facts(arch: Architecture) -> dict[str, int]:
-    if arch.moe is None:
-        return {}
-    return {
-        "experts": arch.moe.experts,
-        "top_k": arch.moe.top_k,
-        "expert_intermediate_size": arch.moe.intermediate_size,
-        "shared_intermediate_size": arch.moe.shared_intermediate_size,
-        "moe_layers": len(arch.moe.layers),
-    }
-
-
-def _billions(count: int) -> str:
-    return f"{count / 1e9:.1f} B"
-
-
 def scenario_list(scenarios: Sequence[Scenario]) -> Document:
     """The shipped scenarios, one a line, with what each is for."""
     rows = [
@@ -322,12 +204,13 @@ def _listing(kind: str, title: str, heads: Sequence[str], rows: Sequence[Mapping
         [words[value] if isinstance(value, bool) else str(value) for key, value in row.items() if key != about]
         for row in rows
     ]
-    return _document(kind, title, rows, table(heads, cells), tuple(f"{row['name']}: {row[about]}" for row in rows))
+    return list_document(kind, title, rows, table(heads, cells), tuple(f"{row['name']}: {row[about]}" for row in rows))
 
 
-def _document(
+def list_document(
     kind: str, title: str, rows: Sequence[Mapping[str, Any]], content: Table, bullets: tuple[str, ...] = ()
 ) -> Document:
+    """A list of what is known of a kind, one a line, and what to ask next."""
     section = Section(f"{len(rows)} known", table=content, bullets=bullets, note=f"Next: {WHAT_NEXT[kind]}")
     records = tuple(Record(kind, row) for row in rows)
     return Document(title, "", (section,), {kind: [dict(row) for row in rows]}, records)

@@ -27,7 +27,7 @@ from pdmodel.hardware.topology import Box
 from pdmodel.llm.architecture import Architecture
 from pdmodel.llm.catalog import load_llm
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
-from pdmodel.llm.kv_cache import kv_bytes_per_token
+from pdmodel.llm.kv_cache import kv_bytes_per_token, kv_constant_bytes
 from pdmodel.parallelism import Parallelism, place
 from pdmodel.resources import data_folder
 from pdmodel.spec import SourceKind
@@ -128,15 +128,18 @@ def prefill_parts(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Compar
 
 # ---- LLMs and experts ------------------------------------------------------------------------------------------------
 def llm_facts(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
-    """KV bytes per token and parameters of LLMs."""
+    """KV bytes per token, bytes that a sequence keeps besides, and parameters of LLMs; an empty cell is no figure."""
     for row in rows:
         arch = load_llm(row["llm"])
         figures = {
             "kv_bytes": (float(kv_bytes_per_token(arch)), row["kv_bytes_per_token_bf16"]),
+            "kv_constant_bytes": (float(kv_constant_bytes(arch)), row["kv_constant_bytes_bf16"]),
             "parameters": (float(arch.parameters), row["parameters"]),
             "active_parameters": (float(arch.active_parameters), row["active_parameters"]),
         }
         for quantity, (predicted, published) in figures.items():
+            if not published:
+                continue
             yield Comparison(
                 row=f"{quantity} of {row['llm']}",
                 predicted=predicted,

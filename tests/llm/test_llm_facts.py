@@ -8,7 +8,7 @@ import pytest
 from pdmodel.errors import CoverageError
 from pdmodel.llm.catalog import list_llms, load_llm
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
-from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token, kv_bytes_per_token_layer
+from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token, kv_bytes_per_token_layer, kv_constant_bytes
 
 FACTS = Path(__file__).parents[1] / "published" / "llm_facts.csv"
 
@@ -20,6 +20,11 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_every_shipped_llm_has_a_published_row() -> None:
     assert list_llms() == sorted(row["llm"] for row in rows(FACTS))
+
+
+def test_constant_bytes_are_the_published_ones_and_none_elsewhere() -> None:
+    for row in rows(FACTS):
+        assert kv_constant_bytes(load_llm(row["llm"])) == int(row["kv_constant_bytes_bf16"] or 0), row["llm"]
 
 
 def test_fp8_weights_do_not_change_the_cache() -> None:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pdmodel.cli import cost_kv
 from pdmodel.cli.options import DebugOption, FormatOption, NoColourOption, OutputOption, resolved_format
 
 if TYPE_CHECKING:
     from pdmodel.hardware.topology import Box
 
-app = typer.Typer(no_args_is_help=True, help="Evaluate one cost: a collective, an expert-parallel exchange, a step.")
+app = typer.Typer(no_args_is_help=True, help="Evaluate one cost: a collective, an exchange, a step, a KV transfer.")
+app.command(cost_kv.NAME, epilog=cost_kv.EPILOG)(cost_kv.kv_transfer)
 
 HardwareOption = Annotated[
     str, typer.Option("--hardware", metavar="BOX", help="Name of a known profile (pdmodel hardware list), or a path.")

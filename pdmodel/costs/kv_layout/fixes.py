@@ -16,8 +16,8 @@ from pdmodel.engines.spec import ContextSenders
 CHUNK_TOKENS = 8192
 # A fix that saves less than this share of the time is not named.
 LEAST_GAIN = 0.1
-# The cheapest fix that saves this share of what the best one saves is the one to take.
-GOOD_ENOUGH = 0.8
+# The cheapest fix that takes at most so many times what the best one takes is the one to name.
+GOOD_ENOUGH = 1.5
 
 
 class Lever(StrEnum):
@@ -89,16 +89,16 @@ def _wider(setting: Setting) -> Setting:
 
 
 def cheapest(now: HandOver, found: Sequence[Fix]) -> Fix | None:
-    """The fix to take: the first in order of `Lever` that saves at least 0.8 of what the best one saves.
+    """The first fix, in order of `Lever`, that saves a tenth and takes at most 1.5 times what the best one takes.
 
     Parameters: ``now``: the hand-over as it is; ``found``: `fixes`.
-    Returns: None where the best saves less than a tenth.
-    Validity: the order of costs is a judgement: flags before restarts, memory before hardware.
+    Returns: None where none saves a tenth.
+    Validity: the order of effort is a judgement: flags before restarts, memory before hardware.
     """
-    saved = {id(fix): now.terms.time_s - fix.result.terms.time_s for fix in found}
-    best = max(saved.values(), default=0.0)
-    if best < LEAST_GAIN * now.terms.time_s:
+    times = {id(fix): fix.result.terms.time_s for fix in found}
+    helpful = [fix for fix in found if times[id(fix)] <= (1 - LEAST_GAIN) * now.terms.time_s]
+    if not helpful:
         return None
-    order = list(Lever)
-    enough = [fix for fix in found if saved[id(fix)] >= GOOD_ENOUGH * best]
-    return min(enough, key=lambda fix: (order.index(fix.lever), -saved[id(fix)]))
+    order, best = list(Lever), min(times[id(fix)] for fix in helpful)
+    enough = [fix for fix in helpful if times[id(fix)] <= GOOD_ENOUGH * best]
+    return min(enough, key=lambda fix: (order.index(fix.lever), times[id(fix)]))

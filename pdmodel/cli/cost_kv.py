@@ -1,0 +1,251 @@
+"""``pdmodel cost kv-transfer``: what handing KV from one layout to another takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pdmodel.cli.options import DebugOption, FormatOption, NoColourOption, OutputOption, resolved_format
+
+if TYPE_CHECKING:
+    from pdmodel.costs.kv_layout import Exchange, Setting
+    from pdmodel.engines.spec import EngineSpec
+
+NAME = "kv-transfer"
+EPILOG = (
+    "Examples: pdmodel cost kv-transfer --llm qwen3-32b --prefill tp=4 --decode tp=8 --tokens 32768 --layout nhd\n\n"
+    "pdmodel cost kv-transfer --llm deepseek-v3 --prefill tp=8 --decode tp=8,dcp=8 --tokens 65536 --hardware b200_8nic"
+)
+ULYSSES = "ulysses"
+
+
+def kv_transfer(
+    *,
+    llm: Annotated[
+        str,
+        typer.Option(
+            "--llm", metavar="LLM", help="Name of a shipped LLM (pdmodel llm list), or a path to config.json."
+        ),
+    ],
+    prefill: Annotated[str, typer.Option("--prefill", metavar="DEGREES", help="Prefill ranks: tp=4 or tp=4,cp=2.")],
+    decode: Annotated[
+        str, typer.Option("--decode", metavar="DEGREES", help="Decode ranks: tp=8 or tp=8,dcp=8 (dcp divides tp).")
+    ],
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Tokens of the sequence.")],
+    page_tokens: Annotated[
+        int | None, typer.Option("--page-tokens", metavar="N", help="Tokens of a page. Default: the engine's.")
+    ] = None,
+    layout: Annotated[
+        str, typer.Option("--layout", metavar="NAME", help="Order inside a page: nhd (tokens) or hnd (heads).")
+    ] = "nhd",
+    decode_layout: Annotated[
+        str | None, typer.Option("--decode-layout", metavar="NAME", help="The same on the decode side, if it differs.")
+    ] = None,
+    cp_split: Annotated[
+        str,
+        typer.Option(
+            "--cp-split",
+            metavar="NAME",
+            help="Tokens of the cp ranks: whole (all-gathered), contiguous, zigzag, token_cyclic, page_cyclic; "
+            "ulysses shares the heads.",
+        ),
+    ] = "whole",
+    dcp_split: Annotated[
+        str, typer.Option("--dcp-split", metavar="NAME", help="Tokens of the dcp ranks: token_cyclic or page_cyclic.")
+    ] = "token_cyclic",
+    staged: Annotated[
+        int | None,
+        typer.Option("--staged", metavar="TOKENS", help="Pack into a buffer of so many tokens before sending."),
+    ] = None,
+    scattered: Annotated[
+        bool, typer.Option("--scattered", metavar="", help="No two pages lie side by side. Default: all do.")
+    ] = False,
+    cross_layer: Annotated[
+        bool, typer.Option("--cross-layer", metavar="", help="A page holds all layers (cross-layer blocks).")
+    ] = False,
+    gather: Annotated[
+        bool, typer.Option("--gather", metavar="", help="Decode ranks take a part of what they share, then gather.")
+    ] = False,
+    copies: Annotated[
+        str | None,
+        typer.Option(
+            "--copies",
+            metavar="NAME",
+            help="Sender among equal copies: spread, first, proportional, shares. Default: the engine's.",
+        ),
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", metavar="N", help="Threads that post one request.")] = 1,
+    kv: Annotated[str, typer.Option("--kv-dtype", metavar="NAME", help="bf16, fp16, fp8 or fp8_ds_mla.")] = "bf16",
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="ENGINE", help="Name of a shipped engine, or a path.")
+    ] = "sglang_mooncake",
+    hardware: Annotated[
+        str | None,
+        typer.Option("--hardware", metavar="BOX", help="Box of both sides. Default: a NIC of 48.9 GB/s for each rank."),
+    ] = None,
+    decode_hardware: Annotated[
+        str | None, typer.Option("--decode-hardware", metavar="BOX", help="Box of the decode side, if it differs.")
+    ] = None,
+    form: FormatOption = None,
+    output: OutputOption = None,
+    debug: DebugOption = False,
+    no_colour: NoColourOption = False,
+) -> None:
+    """Pairs, bytes, descriptors and time of handing one sequence over, and the cheapest fix."""
+    from pdmodel.cli.render import deliver
+    from pdmodel.costs.kv_layout import caches, cheapest, fixes, hand_over
+    from pdmodel.engines.catalog import load_engine
+    from pdmodel.llm.catalog import load_llm
+    from pdmodel.report.files import check_target
+    from pdmodel.report.kv_costs import kv_transfer_document
+
+    if output is not None:
+        check_target(output)
+    for name, value in (
+        ("--tokens", tokens),
+        ("--page-tokens", page_tokens),
+        ("--staged", staged),
+        ("--threads", threads),
+    ):
+        _positive(value, name)
+    spec, arch = load_engine(engine), load_llm(llm)
+    words = {"layout": layout, "decode_layout": decode_layout, "cp_split": cp_split, "dcp_split": dcp_split}
+    exchange = _exchange(spec, (prefill, decode), words, page_tokens, copies)
+    exchange = _with_flags(exchange, staged, scattered=scattered, cross_layer=cross_layer, gather=gather)
+    kept = caches(arch, tokens, kv)
+    setting = _setting(spec, threads, (hardware, decode_hardware or hardware), exchange)
+    found = hand_over(exchange, kept, setting)
+    changes = fixes(exchange, kept, setting)
+    facts = {"llm": arch.name, "tokens": tokens, "prefill": prefill, "decode": decode}
+    facts |= _facts(exchange, spec, words, hardware, threads)
+    document = kv_transfer_document(facts, found, changes, cheapest(found, changes))
+    deliver(document, resolved_format(form, output), output)
+
+
+def _positive(value: int | None, option: str) -> None:
+    from pdmodel.errors import InputError
+
+    if value is not None and value < 1:
+        raise InputError(f"found {value}", path=option, expected="a positive number")
+
+
+def degrees(text: str, option: str, known: tuple[str, ...]) -> dict[str, int]:
+    """``tp=4,cp=2`` as numbers; what is not named is 1.
+
+    Raises: `InputError` for an unknown degree, one that is given twice, and for anything but a positive number.
+
+    >>> degrees("tp=4", "--prefill", ("tp", "cp"))
+    {'tp': 4, 'cp': 1}
+    """
+    from pdmodel.errors import InputError, nearest
+
+    found = dict.fromkeys(known, 1)
+    seen: set[str] = set()
+    for part in text.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in known or name in seen:
+            raise InputError(
+                f"found {part.strip()!r}",
+                path=option,
+                expected=f"{' and '.join(f'{key}=N' for key in known)}, each once",
+                nearest=nearest(name, known),
+            )
+        if not value.isdecimal() or not 1 <= int(value) <= 4096:
+            raise InputError(f"found {part.strip()!r}", path=option, expected="a number from 1 to 4096")
+        seen.add(name)
+        found[name] = int(value)
+    return found
+
+
+def _exchange(
+    engine: EngineSpec,
+    sides: tuple[str, str],
+    words: dict[str, str | None],
+    page_tokens: int | None,
+    copies: str | None,
+) -> Exchange:
+    from pdmodel.cli.sizes import choice
+    from pdmodel.costs.kv_layout import CopySender, Exchange, Order, Placement, Split
+    from pdmodel.engines.spec import LatentSource
+    from pdmodel.errors import InputError
+
+    orders = [order.value for order in Order]
+    ours = Order(choice(str(words["layout"]), orders, "--layout"))
+    theirs = Order(choice(words["decode_layout"] or ours.value, orders, "--decode-layout"))
+    splits = [split.value for split in Split]
+    cp_split = choice(str(words["cp_split"]), [*splits, ULYSSES], "--cp-split")
+    dcp_split = choice(str(words["dcp_split"]), splits[1:], "--dcp-split")
+    one, two = degrees(sides[0], "--prefill", ("tp", "cp")), degrees(sides[1], "--decode", ("tp", "dcp"))
+    if two["tp"] % two["dcp"]:
+        raise InputError(f"found {sides[1]!r}", path="--decode", expected="dcp that divides tp")
+    page = page_tokens or engine.page_tokens.value
+    if cp_split == ULYSSES:
+        source = Placement(one["tp"] * one["cp"], page_tokens=page, order=ours, ulysses=one["cp"])
+    else:
+        source = Placement(one["tp"], one["cp"], Split(cp_split), page, ours)
+    parts = two["dcp"]
+    target = Placement(two["tp"] // parts, parts, Split(dcp_split) if parts > 1 else Split.WHOLE, page, theirs)
+    usual = CopySender.SHARES if engine.latent_source.value is LatentSource.TOKEN_SHARDS else CopySender.PROPORTIONAL
+    rule = usual if copies is None else CopySender(choice(copies, [each.value for each in CopySender], "--copies"))
+    return Exchange(source, target, copies=rule, context_senders=engine.context_senders.value)
+
+
+def _with_flags(
+    exchange: Exchange, staged: int | None, *, scattered: bool, cross_layer: bool, gather: bool
+) -> Exchange:
+    from dataclasses import replace
+
+    from pdmodel.costs.kv_layout import Pages
+
+    pages = Pages.SCATTERED if scattered else Pages.CONSECUTIVE
+    return replace(exchange, pages=pages, layers_together=cross_layer, gather=gather, chunk_tokens=staged)
+
+
+def _setting(engine: EngineSpec, threads: int, hardware: tuple[str | None, str | None], exchange: Exchange) -> Setting:
+    from pdmodel.costs.kv_layout import Setting, box_path, engine_constants, engine_slicing, even_path
+    from pdmodel.errors import InputError
+    from pdmodel.hardware.catalog import load_profile
+    from pdmodel.hardware.topology import Box
+    from pdmodel.units import GB
+
+    constants, slicing = engine_constants(engine, threads), engine_slicing(engine)
+    one, two = hardware
+    if one is None or two is None:
+        if two is not None:
+            raise InputError("needs --hardware", path="--decode-hardware", expected="both, or --hardware alone")
+        return Setting(even_path(), constants, slicing)
+    boxes = Box(load_profile(one), "P"), Box(load_profile(two), "D")
+    for box, place, option in zip(
+        boxes, (exchange.source, exchange.destination), ("--prefill", "--decode"), strict=True
+    ):
+        if place.ranks > box.gpu_count:
+            raise InputError(
+                f"{place.ranks} ranks on the {box.gpu_count} GPUs of {box.profile.name}", path=option, expected="fewer"
+            )
+    memory = min(box.profile.gpu.hbm_gb_per_s.value for box in boxes) * GB
+    return Setting(box_path(*boxes, engine.route_rule.value), constants, slicing, memory)
+
+
+def _facts(
+    exchange: Exchange, engine: EngineSpec, words: dict[str, str | None], hardware: str | None, threads: int
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "layout": exchange.source.order.value,
+        "decode_layout": exchange.destination.order.value,
+        "page_tokens": exchange.source.page_tokens,
+        "pages": exchange.pages.value,
+        "engine": engine.name,
+        "threads": threads,
+        "copies": exchange.copies.value,
+        "hardware": hardware or "one NIC a rank",
+    }
+    if exchange.source.ranks > exchange.source.shards or exchange.source.ulysses > 1:
+        facts |= {"cp_split": words["cp_split"], "context_senders": exchange.context_senders.value}
+    if exchange.destination.parts > 1:
+        facts["dcp_split"] = words["dcp_split"]
+    if exchange.chunk_tokens is not None:
+        facts["staged_tokens"] = exchange.chunk_tokens
+    return facts | {
+        name: True for name, on in (("cross_layer", exchange.layers_together), ("gather", exchange.gather)) if on
+    }

@@ -147,7 +147,8 @@ OWN_FILES = ROOT / "tests" / "data" / "own_machine"
 OWN_MACHINE = {
     "own-topology": "import topo topo.txt",
     "own-trace": "import trace trace.jsonl --cache-blocks 200",
-    "own-box": "calibrate nccl-tests all_reduce.log --gpu L40S -o my_box.json",
+    "own-box": "hardware build --topo topo.txt --nccl-tests all_reduce.log --perftest ib_write_bw.txt --nics 2@200 "
+    "-o my_box.json",
     "own-scenario": "scenario init --hardware my_box.json --llm config.json --prefill tp=4 --decode tp=4 "
     "--trace trace.jsonl --percentiles 50,90 --cache-blocks 200 -o my_turn.json",
     "own-plan": "plan my_turn.json",
@@ -165,12 +166,15 @@ def own_machine() -> dict[str, str]:
 
 
 def own(name: str) -> Callable[[], str]:
-    """One of these commands with what it prints; of a plan, what it rests on up to its ports."""
+    """One of these commands with what it prints; of a box and a plan, what comes first and what is assumed."""
 
     def quoted() -> str:
         text = own_machine()[name]
+        if name == "own-box":
+            text = text[: text.index("\nTo know\n")]
         if name == "own-plan":
-            text = text[: text.index("\nPorts\n")]
+            first, assumed = text.partition("\nPorts\n")[0], text.index("\nAssumed inputs that matter\n")
+            text = f"{first}\n...\n{text[assumed:].partition(chr(10) * 2)[0]}\n...\n"
         return f"```text\n$ pdmodel {OWN_MACHINE[name]}\n{text.rstrip()}\n```\n"
 
     return quoted

@@ -30,7 +30,7 @@ def commands() -> list[list[str]]:
 
 
 def test_the_page_goes_from_files_to_a_plan() -> None:
-    assert [words[0] for words in commands()] == ["import", "calibrate", "import", "scenario", "plan"]
+    assert [words[0] for words in commands()] == ["import", "hardware", "import", "scenario", "plan"]
 
 
 def test_every_command_of_the_page_works(pdmodel: Program, folder: Path) -> None:
@@ -41,6 +41,14 @@ def test_every_command_of_the_page_works(pdmodel: Program, folder: Path) -> None
 
     box = load_profile("my_box.json")
     assert (box.gpu.count, box.gpu.name, box.links.nvlink) == (4, "L40S", None)
+    assert box.nics is not None
+    assert (box.nics.count, box.nics.line_rate_gbit_per_s.value) == (2, 200)
+    # Pairs of GPUs under a switch with a NIC, as topo.txt has it.
+    switches = [(tuple(switch.gpus), switch.name) for switch in box.tree.switches]
+    assert [gpus for gpus, _ in switches] == [(0, 1), (2, 3)]
+    assert list(box.nics.attached_to) == [name for _, name in switches]
+    assert box.nics.achievable_gb_per_s.value == pytest.approx(194.27 / 8, rel=0.01)
+    assert box.kind_of(box.nics.achievable_gb_per_s.source).value == "measured"
     assert [one.ranks for one in box.collectives if one.operation.value == "all_reduce"] == [4]
 
     resolved = load_scenario("my_turn.json")
@@ -54,7 +62,9 @@ def test_every_command_of_the_page_works(pdmodel: Program, folder: Path) -> None
     assert sent == pytest.approx(tokens * 40 * 2 * 8 * 128 * 2)
     loads = sum(flow["bytes"] for flow in plan["flows"] if flow["kind"] == "load")
     assert loads == pytest.approx(sum(request.cached_tokens for request in resolved.requests) * 40 * 2 * 8 * 128 * 2)
-    assert any("my_box" in sentence for sentence in plan["assumed"])
+    # No file says how fast the links of the GPUs are, so the plan must say that it assumed that.
+    assert any(sentence.startswith("P/gpu0/egress") for sentence in plan["assumed"])
+    assert not any("nic0" in sentence for sentence in plan["assumed"])
 
 
 def test_the_folder_can_be_moved(pdmodel: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pdmodel.cli import build_box
 from pdmodel.cli.options import (
     DebugOption,
     FilesArgument,
@@ -16,7 +17,8 @@ from pdmodel.cli.options import (
     resolved_format,
 )
 
-app = typer.Typer(no_args_is_help=True, help="List, show and check hardware profiles; print their JSON Schema.")
+app = typer.Typer(no_args_is_help=True, help="Build, list, show and check hardware profiles; print their JSON Schema.")
+app.command("build", epilog=build_box.EPILOG)(build_box.build)
 
 ProfileArgument = Annotated[
     str, typer.Argument(metavar="PROFILE", help="Name of a known profile (pdmodel hardware list), or a path.")

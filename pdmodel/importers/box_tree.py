@@ -12,9 +12,7 @@ from pdmodel.importers.findings import Level, TopologyFindings
 from pdmodel.importers.lspci import Lspci, link_of
 from pdmodel.importers.nccl_xml import NcclSystem
 from pdmodel.importers.nccl_xml_findings import Endpoint, bogus, endpoints
-from pdmodel.importers.pci import DeviceKind, Link, PciDevice, above, in_bus_order, slower
-
-NO_LINK = Link()
+from pdmodel.importers.pci import NO_LINK, DeviceKind, Link, PciDevice, above, in_bus_order, slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,9 @@ def _numa(over: Iterable[str], found: Lspci) -> int | None:
 
 def from_findings(found: TopologyFindings) -> BoxTree:
     """The hypothesis that distance classes allow."""
-    groups = {level: [(f"{level.value}{k}", {*g.gpus, *g.nics}) for k, g in enumerate(found.at(level))] for level in Level}
+    groups = {
+        level: [(f"{level.value}{k}", {*g.gpus, *g.nics}) for k, g in enumerate(found.at(level))] for level in Level
+    }
 
     def of(level: Level, label: str) -> str:
         return next((name for name, members in groups[level] if label in members), "")
@@ -244,9 +244,7 @@ def classes(tree: BoxTree) -> dict[str, dict[str, str]]:
     """Class of the way between any two devices, in the letters of ``nvidia-smi topo -m``."""
     leaves = [(leaf.label, leaf) for leaf in tree.gpus]
     leaves += [(label, leaf) for leaf in tree.nics for label in leaf.ports or (leaf.label,)]
-    return {
-        one: {two: "X" if one == two else _class(first, second) for two, second in leaves} for one, first in leaves
-    }
+    return {one: {two: "X" if one == two else _class(first, second) for two, second in leaves} for one, first in leaves}
 
 
 def _class(one: Leaf, two: Leaf) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pdmodel.errors import InputError
 from pdmodel.importers.lspci_tree import Drawn, drawn, is_drawing
-from pdmodel.importers.pci import DeviceKind, Link, PciDevice, bus_id, name_of, slower, speed_of
+from pdmodel.importers.pci import NO_LINK, DeviceKind, Link, PciDevice, bus_id, name_of, slower, speed_of
 
 _HEAD = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]) (\S.*)", re.IGNORECASE)
 _PROMPT = re.compile(r"^\S{0,64}[$#>] .*lspci")
@@ -49,8 +49,8 @@ class Details:
     line: int
     secondary: str | None = None
     numa: int | None = None
-    cap: Link = Link()
-    status: Link = Link()
+    cap: Link = NO_LINK
+    status: Link = NO_LINK
     downgraded: bool = False
     payload_bytes: int | None = None
     payload_able_bytes: int | None = None
@@ -104,7 +104,9 @@ def parse(text: str, file: str) -> Lspci:
     warnings = []
     if len(details) < len(read.blocks):
         warnings.append(f"{len(read.blocks) - len(details)} devices are there twice: the last counts")
-    devices, roots = (_of_drawing(found, details), list(dict.fromkeys(one.root for one in found))) if found else ({}, [])
+    devices, roots = (
+        (_of_drawing(found, details), list(dict.fromkeys(one.root for one in found))) if found else ({}, [])
+    )
     if not devices:
         devices, roots = _of_buses(details)
     texts = [device.name for device in devices.values()]
@@ -189,7 +191,9 @@ def _of_drawing(found: Sequence[Drawn], details: Mapping[str, Details]) -> dict[
         text = known.text if known is not None else one.text
         kind = DeviceKind.BRIDGE if one.bus in bridges else _kind(text, one.bus)
         link = known.cap if known is not None else Link()
-        devices.setdefault(one.bus, _device(one.bus, kind, one.parent, hosts[one.root], link, text, known))
+        devices.setdefault(
+            one.bus, _device(one.bus, kind, one.parent, hosts[one.root], link=link, text=text, known=known)
+        )
     return devices
 
 
@@ -209,12 +213,12 @@ def _of_buses(details: Mapping[str, Details]) -> tuple[dict[str, PciDevice], lis
         host = roots.setdefault(top[:7], len(roots))
         kind = DeviceKind.BRIDGE if one.secondary is not None else _kind(one.text, bus)
         parent = parents[bus] if parents[bus] != bus else None
-        devices[bus] = _device(bus, kind, parent, host, one.cap, one.text, one)
+        devices[bus] = _device(bus, kind, parent, host, link=one.cap, text=one.text, known=one)
     return devices, list(roots)
 
 
 def _device(
-    bus: str, kind: DeviceKind, parent: str | None, host: int, link: Link, text: str, known: Details | None
+    bus: str, kind: DeviceKind, parent: str | None, host: int, *, link: Link, text: str, known: Details | None
 ) -> PciDevice:
     found = _IDS.search(text)
     ids = found[1].lower() if found else ""
@@ -223,7 +227,7 @@ def _device(
     name = text
     if kind is DeviceKind.GPU:
         bracket = _GPU_NAME.search(text)
-        name = name_of(ids) or (bracket[1] if bracket else text.split(": ")[-1])
+        name = name_of(ids) or (bracket[1] if bracket else text.rsplit(": ", maxsplit=1)[-1])
     return PciDevice(bus, kind, parent, host, link, ids, name, known.numa if known is not None else None)
 
 
@@ -243,6 +247,31 @@ def _kind(text: str, bus: str) -> DeviceKind:
 def _is_nic(text: str) -> bool:
     low = text.lower()
     return any(word in low for word in _FABRIC_NICS) and not any(word in low for word in _NOT_A_NIC)
+
+
+def gpu_name(details: Details) -> str:
+    """What the GPU is called; empty for other devices."""
+    if _kind(details.text, details.bus) is not DeviceKind.GPU:
+        return ""
+    return _device(details.bus, DeviceKind.GPU, None, 0, link=NO_LINK, text=details.text, known=None).name
+
+
+def is_nic(details: Details) -> bool:
+    """Whether the device is an RDMA adapter by its name."""
+    return _is_nic(details.text)
+
+
+def with_details(found: Lspci, details: Mapping[str, Details], redirects: tuple[int, int]) -> Lspci:
+    """The tree with the details of further files about the same machine."""
+    devices = {
+        bus: replace(
+            device, link=details[bus].cap, numa=device.numa if details[bus].numa is None else details[bus].numa
+        )
+        if bus in details
+        else device
+        for bus, device in found.devices.items()
+    }
+    return replace(found, devices=devices, details=details, redirects=redirects)
 
 
 def link_of(device: PciDevice, found: Lspci) -> Link:
@@ -268,8 +297,7 @@ def _remarks(found: Lspci) -> list[str]:
         if one.status.lanes and one.cap.lanes and one.status.lanes < one.cap.lanes
         and _kind(one.text, one.bus) in {DeviceKind.GPU, DeviceKind.NIC}
     ]  # fmt: skip
-    for one in narrow[:8]:
-        remarks.append(f"{one.bus} runs on {one.status.lanes} of {one.cap.lanes} lanes")
+    remarks += [f"{one.bus} runs on {one.status.lanes} of {one.cap.lanes} lanes" for one in narrow[:8]]
     on, of = found.redirects
     if on:
         remarks.append(f"ACS redirects P2P through the CPU on {on} of {of} ports: PIX pairs lose half of their rate")

@@ -336,9 +336,7 @@ def _finished(builder: _Builder) -> NcclSystem:
 
 
 def _as(device: PciDevice, kind: DeviceKind) -> PciDevice:
-    return PciDevice(
-        device.bus, kind, device.parent, device.host, device.link, device.ids, device.name, device.numa
-    )
+    return PciDevice(device.bus, kind, device.parent, device.host, device.link, device.ids, device.name, device.numa)
 
 
 def _kind(text: str) -> DeviceKind | None:

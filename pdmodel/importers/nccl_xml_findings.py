@@ -37,14 +37,12 @@ def endpoints(system: NcclSystem) -> tuple[tuple[Endpoint, ...], tuple[Endpoint,
     ]
     tagged = {net.bus for net in system.nets}
     bare = [device for device in system.of_kind(DeviceKind.NIC) if device.bus not in tagged]
-    found += [
-        Endpoint(f"NIC{k}", device, device.host) for k, device in enumerate(in_bus_order(bare), start=len(found))
-    ]
+    found += [Endpoint(f"NIC{k}", device, device.host) for k, device in enumerate(in_bus_order(bare), start=len(found))]
     return gpus, tuple(found)
 
 
 def _gpus(system: NcclSystem) -> tuple[Endpoint, ...]:
-    devices = [device for device in in_bus_order(system.of_kind(DeviceKind.GPU))]
+    devices = list(in_bus_order(system.of_kind(DeviceKind.GPU)))
     if system.template:
         return tuple(Endpoint(f"GPU{k}", device, device.host) for k, device in enumerate(devices))
     place = {device.bus: k for k, device in enumerate(devices)}
@@ -65,7 +63,9 @@ def findings(system: NcclSystem) -> TopologyFindings:
     classes = {one.label: {two.label: _class(one, two, system) for two in ends} for one in ends}
     fabric = {(one.label, two.label): _links(one, two) for one in gpus for two in gpus if one is not two}
     matrix = {
-        row: {column: f"NV{fabric[row, column]}" if fabric.get((row, column)) else code for column, code in cells.items()}
+        row: {
+            column: f"NV{fabric[row, column]}" if fabric.get((row, column)) else code for column, code in cells.items()
+        }
         for row, cells in classes.items()
     }
     nearest: dict[str, tuple[str, ...]] = {}
@@ -218,8 +218,7 @@ def _remarks(
     shut = [gpu.label for gpu in gpus if gpu.gpu is not None and gpu.gpu.gdr is False]
     if shut:
         found.append(f"{', '.join(shut)}: no GPUDirect RDMA (gdr=0)")
-    for labels in _twins(nics):
-        found.append(f"{' and '.join(labels)} are ports of one card: they share its PCIe link")
+    found += [f"{' and '.join(labels)} are ports of one card: they share its PCIe link" for labels in _twins(nics)]
     if not nics:
         found.append("there is no NIC in the file")
     sockets = {cpu.numa for cpu in system.cpus}

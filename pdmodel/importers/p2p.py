@@ -41,7 +41,7 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One matrix: ``cells`` by (row, column), N/A left out; ``p2p``: whether P2P was on; ``copy_engine``: or kernels."""
+    """One matrix: ``cells`` by (row, column), N/A left out; ``p2p``: P2P was on; ``copy_engine``: no kernel copies."""
 
     title: str
     line: int
@@ -263,8 +263,7 @@ def _remarks(matrices: Sequence[Matrix], refused: Sequence[tuple[int, int]]) -> 
         if uneven:
             (row, column), there, back = uneven[0]
             yield (
-                f"line {one.line}: {row} to {column} {there:g} GB/s, back {back:g}: not symmetric "
-                f"({len(uneven)} pairs)"
+                f"line {one.line}: {row} to {column} {there:g} GB/s, back {back:g}: not symmetric ({len(uneven)} pairs)"
             )
 
 

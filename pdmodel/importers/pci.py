@@ -44,6 +44,9 @@ class Link:
         return f"{speed} x{self.lanes}" if self.lanes else speed
 
 
+NO_LINK = Link()
+
+
 class DeviceKind(StrEnum):
     """What hangs in the tree."""
 

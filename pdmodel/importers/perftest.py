@@ -18,7 +18,9 @@ _POINT = re.compile(
     r"ib_(write|read|send)_bw\b(.{0,80}?)\b([0-9]{1,12}) B\b.{0,30}?"
     r"([0-9]+\.[0-9]+)(?: peak)? ?/ ?([0-9]+\.[0-9]+)(?: avg)? ([KMG]i?[Bb]/s(?:ec)?)(?:, ([0-9.]{1,12}) Mpps)?"
 )
-_DEVICE = re.compile(r"Device\s*:\s*([A-Za-z][\w.-]{1,40})|(?:^|\s)-d\s+([A-Za-z][\w.-]{1,40})|--ib-dev[= ]([\w.-]{1,40})")
+_DEVICE = re.compile(
+    r"Device\s*:\s*([A-Za-z][\w.-]{1,40})|(?:^|\s)-d\s+([A-Za-z][\w.-]{1,40})|--ib-dev[= ]([\w.-]{1,40})"
+)
 _QPS = re.compile(r"Number of qps\s*:\s*([0-9]{1,5})|(?:^|\s)-q[ =]?([0-9]{1,5})\b|--qp=([0-9]{1,5})")
 _MTU = re.compile(r"Mtu\s*:\s*([0-9]{3,4})|\bMTU ([0-9]{3,4})\b")
 _LINK = re.compile(r"Link type\s*:\s*(\w+)")
@@ -161,9 +163,15 @@ class _Reader:
         if self.rows and self.head is not None:
             facts = self.facts
             table = BandwidthTable(
-                self.head[0], facts.operation, tuple(self.rows), facts.bidirectional, facts.gpu, facts.device, facts.qps,
+                self.head[0],
+                facts.operation,
+                tuple(self.rows),
+                facts.bidirectional,
+                facts.gpu,
+                facts.device,
+                facts.qps,
                 facts.mtu,
-            )  # fmt: skip
+            )
             self.tables.append(table)
             self.facts = _Facts(device=facts.device, mtu=facts.mtu)
         self.rows, self.head = [], None

@@ -15,6 +15,7 @@ from pdmodel.hardware.catalog import list_profiles, load_profile
 from pdmodel.hardware.figures import source_ids
 from pdmodel.hardware.gpu_facts import GpuFacts, gpu_facts, same_gpu
 from pdmodel.hardware.profile import HardwareProfile
+from pdmodel.importers import nccl_xml_findings
 from pdmodel.importers.box_copies import Copies, copies
 from pdmodel.importers.box_evidence import BoxEvidence, gpu_names, merged_lspci
 from pdmodel.importers.box_ledger import Claim, Fact, Ledger, figure
@@ -22,6 +23,7 @@ from pdmodel.importers.box_links import Fabric, Links, links_of
 from pdmodel.importers.box_nics import nics_of, placed
 from pdmodel.importers.box_shape import tree_of
 from pdmodel.importers.box_tree import BoxTree
+from pdmodel.importers.findings import Kind, TopologyFindings
 from pdmodel.importers.lspci import Lspci, is_nic
 from pdmodel.importers.nccl_calibration import Calibration, Measured, calibrate
 from pdmodel.importers.nccl_log import Device
@@ -153,20 +155,24 @@ def _gpu_section(name: str, facts: GpuFacts | None, count: int, ledger: Ledger) 
 
 def _fabric(evidence: BoxEvidence, tree: BoxTree) -> Fabric:
     """NVLink as a driver shows it: the NCCL file's tags first, then the letters of ``topo -m``."""
-    from pdmodel.importers import nccl_xml_findings
-    from pdmodel.importers.findings import Kind
-
     for system in evidence.nccl_xml:
         if not system.found.template:
-            seen = nccl_xml_findings.findings(system.found).nvlink
+            seen = nccl_xml_findings.joined(system.found)
             counts = [sum(link.count for link in gpu.fabric) for gpu in system.found.gpus]
             return Fabric(seen, min(counts, default=0), system.base)
     for item in evidence.topo:
         if item.found.kind is Kind.TOPO_M and item.found.nvlink is not None and item.found.gpus:
             return Fabric(item.found.nvlink, _nvlinks(item.found.matrix, item.found.gpus), item.base)
-        if item.found.kind is Kind.ROCM_SMI and item.found.nvlink is not None:
-            return Fabric(item.found.nvlink, 0, item.base)
+        if item.found.kind is Kind.ROCM_SMI and item.found.gpus:
+            return Fabric(_xgmi(item.found), 0, item.base)
     return Fabric(None)
+
+
+def _xgmi(found: TopologyFindings) -> bool | Literal["partial"]:
+    """Whether rocm-smi shows xGMI between all pairs, some, or none."""
+    codes = [found.matrix[one][two] for one in found.gpus for two in found.gpus if one != two]
+    linked = [code == "XGMI" for code in codes if code is not None]
+    return bool(linked) and (True if all(linked) else "partial" if any(linked) else False)
 
 
 def _nvlinks(matrix: Mapping[str, Mapping[str, str | None]], gpus: tuple[str, ...]) -> int:

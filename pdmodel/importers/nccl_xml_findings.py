@@ -83,7 +83,7 @@ def findings(system: NcclSystem) -> TopologyFindings:
         gpus=tuple(gpu.label for gpu in gpus),
         nics=tuple(nic.label for nic in nics),
         nic_names={nic.label: nic.device.bus for nic in nics if nic.device is not None},
-        nvlink=_nvlink(gpus, fabric),
+        nvlink=False if "xgmi" in kinds else joined(system),
         fabric="xgmi" if "xgmi" in kinds else "nvlink" if kinds else "",
         nearest_nics=nearest,
         distance=least,
@@ -128,7 +128,10 @@ def _links(one: Endpoint, two: Endpoint) -> int:
     return min(switched)
 
 
-def _nvlink(gpus: Sequence[Endpoint], fabric: Mapping[tuple[str, str], int]) -> bool | Literal["partial"]:
+def joined(system: NcclSystem) -> bool | Literal["partial"]:
+    """Whether NVLink or xGMI joins all pairs of GPUs, some, or none; of one GPU whether it has any."""
+    gpus = _gpus(system)
+    fabric = {(one.label, two.label): _links(one, two) for one in gpus for two in gpus if one is not two}
     if len(gpus) < 2:
         return any(gpu.gpu is not None and bool(gpu.gpu.fabric) for gpu in gpus)
     linked = [bool(fabric[one.label, two.label]) for one, two in combinations(gpus, 2)]
@@ -209,6 +212,9 @@ def _remarks(
     off = [gpu.label for gpu in gpus if not any(fabric.get((gpu.label, two.label)) for two in gpus if two is not gpu)]
     if len(gpus) > 1 and 0 < len(off) < len(gpus):
         found.append(f"{', '.join(off)} without a link to the others' fabric")
+    if any(link.kind == "xgmi" for gpu in system.gpus for link in gpu.fabric):
+        pairs = {True: "all pairs", "partial": "some pairs", False: "no pair"}[joined(system)]
+        found.append(f"xGMI joins {pairs} of GPUs directly")
     virtual = [nic.label for nic in nics if nic.device is None]
     if virtual:
         found.append(f"{', '.join(virtual)}: no PCIe device (virtual)")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-EPILOG = """[b]Collect[/b]: nvidia-smi topo -m > topo.txt; sudo lspci -vvv > lspci.txt; NCCL_TOPO_DUMP_FILE=nccl.xml with
-any NCCL program; p2pBandwidthLatencyTest > p2p.txt; all_reduce_perf -b 8 -e 1G -f 2 -g 8 > all.log; ib_write_bw
--a > ib.txt
+EPILOG = """[b]Collect[/b]: nvidia-smi topo -m > topo.txt; sudo lspci -vvv > lspci.txt; NCCL_TOPO_DUMP_FILE=nccl.xml
+with any NCCL program; p2pBandwidthLatencyTest > p2p.txt; all_reduce_perf -b 8 -e 1G -f 2 -g 8 > all.log;
+ib_write_bw -a > ib.txt
 
 [b]Example[/b]: pdmodel hardware build --topo topo.txt --gpu "NVIDIA L40S" --nics 2@200 -o my_box.json"""
 

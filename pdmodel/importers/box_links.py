@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from pdmodel.hardware.gpu_facts import GpuFacts
 from pdmodel.importers.box_copies import FULL_DUPLEX, SAME, Copies, across, ports
 from pdmodel.importers.box_ledger import Claim, Fact, Ledger, both_ways, figure
 from pdmodel.importers.box_tree import BoxTree, Leaf
+from pdmodel.importers.findings import listed
 from pdmodel.importers.pci import SPEEDS, Link, capacity_gb_per_s
 
 # Share of raw NVLink that copies and collectives reach, as in the shipped profiles.
@@ -52,6 +53,7 @@ def links_of(
     generation = facts.pcie_generation if facts is not None else 4
     nvlink = _nvlink(facts, fabric, found, tree, ledger)
     capacities = [_gpu_claim(leaf, generation, facts is not None, basis, ledger) for leaf in tree.gpus]
+    ledger.conflicts += _slots(tree, facts)
     measured = (
         found if nvlink is None else Copies(found.source, up=found.up, down=found.down, host_both=found.host_both)
     )
@@ -78,15 +80,22 @@ def _gpu_claim(leaf: Leaf, generation: int, sure: bool, basis: str, ledger: Ledg
     if own is None:
         return assumed_link(generation, "the data sheet's generation, x16" if sure else "Gen4 x16", ledger)
     if sure and own > generation:
-        ledger.conflicts.append(
-            f"{leaf.label}: the file says {link}, the data sheet Gen{generation}: the data sheet is taken"
-        )
         link = Link(_SPEED_OF[generation], link.lanes)
-    elif sure and own < generation:
-        ledger.conflicts.append(
-            f"{leaf.label}: the file says {link}, the data sheet Gen{generation}: the file is taken (a slower slot)"
-        )
     return arithmetic(Link(link.gt_per_s, link.lanes or 16), basis, ledger)
+
+
+def _slots(tree: BoxTree, facts: GpuFacts | None) -> Iterator[str]:
+    """GPUs whose link is of another generation by the file than by the data sheet."""
+    if facts is None:
+        return
+    found: dict[Link, list[str]] = {}
+    for leaf in tree.gpus:
+        if leaf.link.generation not in {None, facts.pcie_generation}:
+            found.setdefault(leaf.link, []).append(leaf.label)
+    for link, labels in found.items():
+        faster = (link.generation or 0) > facts.pcie_generation
+        what = "the data sheet is taken" if faster else "the file is taken (a slower slot or switch)"
+        yield f"link of {listed(labels)}: {tree.file} says {link}, the data sheet Gen{facts.pcie_generation}: {what}"
 
 
 def arithmetic(link: Link, basis: str, ledger: Ledger) -> Claim:

@@ -158,7 +158,7 @@ def _fabric(evidence: BoxEvidence, tree: BoxTree) -> Fabric:
     for system in evidence.nccl_xml:
         if not system.found.template:
             seen = nccl_xml_findings.joined(system.found)
-            counts = [sum(link.count for link in gpu.fabric) for gpu in system.found.gpus]
+            counts = [sum(link.count for link in gpu.fabric if link.kind == "nvlink") for gpu in system.found.gpus]
             return Fabric(seen, min(counts, default=0), system.base)
     for item in evidence.topo:
         if item.found.kind is Kind.TOPO_M and item.found.nvlink is not None and item.found.gpus:

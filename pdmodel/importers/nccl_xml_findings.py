@@ -62,9 +62,11 @@ def findings(system: NcclSystem) -> TopologyFindings:
     ends = (*gpus, *nics)
     classes = {one.label: {two.label: _class(one, two, system) for two in ends} for one in ends}
     fabric = {(one.label, two.label): _links(one, two) for one in gpus for two in gpus if one is not two}
+    kinds = {link.kind for gpu in system.gpus for link in gpu.fabric}
     matrix = {
         row: {
-            column: f"NV{fabric[row, column]}" if fabric.get((row, column)) else code for column, code in cells.items()
+            column: code if not (count := fabric.get((row, column))) else "XGMI" if "xgmi" in kinds else f"NV{count}"
+            for column, code in cells.items()
         }
         for row, cells in classes.items()
     }
@@ -75,7 +77,6 @@ def findings(system: NcclSystem) -> TopologyFindings:
         least[gpu.label] = near
         nearest[gpu.label] = tuple(nic.label for nic in nics if classes[gpu.label][nic.label] == near)
     warnings = [*system.warnings, *link_warnings(system), *_remarks(system, gpus, nics, fabric)]
-    kinds = {link.kind for gpu in system.gpus for link in gpu.fabric}
     return TopologyFindings(
         file=system.file,
         kind=Kind.NCCL_XML,

@@ -72,7 +72,7 @@ def kv_transfer(
         typer.Option(
             "--copies",
             metavar="NAME",
-            help="Sender among equal copies: spread, first, proportional, shares. Default: the engine's.",
+            help="Sender among equal copies: spread, cyclic, first, proportional, shares. Default: the engine's.",
         ),
     ] = None,
     threads: Annotated[int, typer.Option("--threads", metavar="N", help="Threads that post one request.")] = 1,
@@ -186,9 +186,11 @@ def _exchange(
         source = Placement(one["tp"], one["cp"], Split(cp_split), page, ours)
     parts = two["dcp"]
     target = Placement(two["tp"] // parts, parts, Split(dcp_split) if parts > 1 else Split.WHOLE, page, theirs)
-    usual = CopySender.SHARES if engine.latent_source.value is LatentSource.TOKEN_SHARDS else CopySender.PROPORTIONAL
-    rule = usual if copies is None else CopySender(choice(copies, [each.value for each in CopySender], "--copies"))
-    return Exchange(source, target, copies=rule, context_senders=engine.context_senders.value)
+    shares = engine.latent_source.value is LatentSource.TOKEN_SHARDS
+    rule, latents = CopySender.CYCLIC, CopySender.SHARES if shares else CopySender.PROPORTIONAL
+    if copies is not None:
+        rule = latents = CopySender(choice(copies, [each.value for each in CopySender], "--copies"))
+    return Exchange(source, target, rule, latents, engine.context_senders.value)
 
 
 def _with_flags(
@@ -238,6 +240,7 @@ def _facts(
         "engine": engine.name,
         "threads": threads,
         "copies": exchange.copies.value,
+        "latent_copies": (exchange.latent_copies or exchange.copies).value,
         "hardware": hardware or "one NIC a rank",
     }
     if exchange.source.ranks > exchange.source.shards or exchange.source.ulysses > 1:

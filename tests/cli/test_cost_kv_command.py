@@ -39,7 +39,7 @@ def test_json_is_what_the_formulas_say(pdmodel: Program) -> None:
     found = document(pdmodel, *MISMATCH, "--layout", "nhd")
     engine = load_engine("sglang_mooncake")
     setting = Setting(even_path(), engine_constants(engine), engine_slicing(engine))
-    exchange = Exchange(Placement(4), Placement(8), copies=CopySender.PROPORTIONAL)
+    exchange = Exchange(Placement(4), Placement(8), CopySender.CYCLIC)
     wanted = hand_over(exchange, caches(load_llm("qwen3-8b"), 32768), setting)
     assert found["time_s"] == wanted.terms.time_s
     assert (found["pairs"], found["bytes"], found["descriptors"]) == (8, 4_831_838_208, 18_874_368)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.costs.kv_layout import (
     Cache,
     CopySender,
@@ -25,10 +26,12 @@ from pdmodel.costs.kv_layout import (
     descriptors,
     pairs,
 )
-from pdmodel.engines.spec import ContextSenders
+from pdmodel.engines.spec import ContextSenders, LatentSource
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.llm.catalog import list_llms, load_llm
 from pdmodel.llm.kv_cache import kv_sequence_bytes
+from pdmodel.transfer.layout import SourceLayout
+from pdmodel.transfer.layout import pairs as shares
 
 ORACLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "oracles" / "kv_layout_oracle.py"
 SPLITS = {
@@ -133,6 +136,7 @@ def source_of(
     one = {
         CopySender.SPREAD: shard % len(copies),
         CopySender.FIRST: 0,
+        CopySender.CYCLIC: twin[0] % len(copies),
         CopySender.PROPORTIONAL: twin[0] * len(copies) // twin[1],
     }[exchange.copies]
     for number, context in enumerate(contexts):
@@ -350,3 +354,37 @@ def test_layouts_that_do_not_fit() -> None:
         descriptors(runs, 4, *sides, layers_together=8)
     with pytest.raises(InputError, match="5 heads"):
         descriptors(runs, 5, *sides)
+
+
+@given(st.data())
+def test_closed_forms_of_pairs_and_bytes(data: st.DataObject) -> None:
+    # Pairs: max of the distinct shards of both sides x copies at the destination x context-parallel parts.
+    heads = data.draw(st.sampled_from([1, 2, 4, 8]))
+    degrees = st.sampled_from([1, 2, 4, 8, 16])
+    ours, theirs, parts = data.draw(degrees), data.draw(degrees), data.draw(st.sampled_from([1, 2, 4]))
+    cache = Cache("kv", heads, 256.0, 1024, 2)
+    found = pairs(Exchange(Placement(ours, parts, Split.ZIGZAG), Placement(theirs)), [cache])
+    copies = max(1, theirs // heads)
+    assert len(found) == max(min(ours, heads), min(theirs, heads)) * copies * parts
+    assert sum(pair.size_bytes for pair in found) == cache.size_bytes * copies
+    shared = min(max(1, heads // ours), max(1, heads // theirs))
+    assert {pair.size_bytes for pair in found} == {2 * 1024 / parts * shared * 256}
+
+
+@pytest.mark.parametrize("heads", [None, 2, 8])
+@pytest.mark.parametrize("degrees", [(4, 8), (8, 4), (8, 8), (2, 16)])
+def test_the_shares_of_a_scenario_are_the_same(heads: int | None, degrees: tuple[int, int]) -> None:
+    ours, theirs = degrees
+    cache = Cache("kv", heads, 256.0, 4096, 2)
+    for latent_source, rule in (
+        (LatentSource.ONE_RANK, CopySender.PROPORTIONAL),
+        (LatentSource.TOKEN_SHARDS, CopySender.SHARES),
+    ):
+        layout = SourceLayout(ours, 1, CpExchange.ALL_GATHER, heads, latent_source=latent_source)
+        wanted = {
+            (share.source_rank, share.destination_rank): share.share * cache.size_bytes
+            for share in shares(layout, theirs)
+        }
+        exchange = Exchange(Placement(ours), Placement(theirs), CopySender.CYCLIC, latent_copies=rule)
+        got = {(p.source_rank, p.destination_rank): p.size_bytes for p in pairs(exchange, [cache])}
+        assert got == pytest.approx(wanted)

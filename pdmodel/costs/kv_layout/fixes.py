@@ -61,8 +61,8 @@ def _changes(exchange: Exchange, setting: Setting) -> Iterator[tuple[Lever, str,
     if source.parts > 1 and exchange.context_senders is ContextSenders.FIRST:
         changed = replace(exchange, context_senders=ContextSenders.ALL)
         yield Lever.SENDERS, "every context-parallel rank sends", changed, setting
-    if exchange.copies is not CopySender.SHARES:
-        changed = replace(exchange, copies=CopySender.SHARES)
+    if CopySender.SHARES not in (exchange.copies, exchange.latent_copies):
+        changed = replace(exchange, copies=CopySender.SHARES, latent_copies=None)
         yield Lever.SENDERS, "every rank that keeps a copy sends a share", changed, setting
     if exchange.chunk_tokens is None:
         size = 4 * max(source.page_tokens, destination.page_tokens)

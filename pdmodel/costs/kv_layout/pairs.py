@@ -16,13 +16,14 @@ from pdmodel.errors import InputError
 
 
 class CopySender(StrEnum):
-    """Which of several ranks that keep the same heads sends to a destination.
+    """Which of r_P ranks that keep the same heads sends to a destination, which is copy i of r_D there.
 
-    spread: shard d of the destination takes copy d mod copies. first: copy 0 serves all. proportional: copy i of r_D
-    at the destination takes copy floor(i r_P / r_D). shares: every copy sends an equal part of the pages to each.
+    spread: shard d of the destination takes copy d mod r_P. cyclic: copy i takes copy i mod r_P. proportional: it takes
+    copy floor(i r_P / r_D). first: copy 0 serves all. shares: every copy sends an equal part of the pages to each.
     """
 
     SPREAD = "spread"
+    CYCLIC = "cyclic"
     FIRST = "first"
     PROPORTIONAL = "proportional"
     SHARES = "shares"
@@ -60,6 +61,7 @@ class Placement:
 class Exchange:
     """Both sides, and the rules of the engine between them.
 
+    ``latent_copies``: the rule for what every rank keeps whole; None: as ``copies``.
     ``gather``: ranks of the destination that keep the same heads take an equal part each and gather the rest among
     themselves. ``chunk_tokens``: tokens that are packed into one staging buffer before they are sent; None: sent from
     where they lie. ``layers_together``: a page holds all layers of a cache (cross-layer blocks).
@@ -68,6 +70,7 @@ class Exchange:
     source: Placement
     destination: Placement
     copies: CopySender = CopySender.SPREAD
+    latent_copies: CopySender | None = None
     context_senders: ContextSenders = ContextSenders.FIRST
     pages: Pages = Pages.CONSECUTIVE
     layers_together: bool = False
@@ -151,7 +154,7 @@ class _Link:
     destination_share: tuple[int, int] | None
 
 
-def _links(exchange: Exchange, heads: int) -> Iterator[_Link]:
+def _links(exchange: Exchange, heads: int, rule: CopySender) -> Iterator[_Link]:
     ours, theirs = exchange.source.shards, exchange.destination.shards
     copies_here, copies_there = copies_of(ours, heads), copies_of(theirs, heads)
     groups_here, groups_there = ours // copies_here, theirs // copies_there
@@ -162,7 +165,7 @@ def _links(exchange: Exchange, heads: int) -> Iterator[_Link]:
         for group in range(groups_here):
             overlap = min(last, (group + 1) * heads // groups_here) - max(first, group * heads // groups_here)
             if overlap > 0:
-                for sender, piece in _senders(exchange.copies, shard, (copy, copies_there), copies_here):
+                for sender, piece in _senders(rule, shard, (copy, copies_there), copies_here):
                     yield _Link(group * copies_here + sender, shard, overlap, piece, part)
 
 
@@ -174,6 +177,8 @@ def _senders(
         return [(sender, (sender, copies)) for sender in range(copies)]
     if rule is CopySender.SPREAD:
         return [(shard % copies, None)]
+    if rule is CopySender.CYCLIC:
+        return [(copy[0] % copies, None)]
     return [(copy[0] * copies // copy[1] if rule is CopySender.PROPORTIONAL else 0, None)]
 
 
@@ -187,7 +192,8 @@ def _of_cache(exchange: Exchange, cache: Cache) -> Iterator[tuple[tuple[int, int
         for place, kept in ((exchange.source, kept_here), (exchange.destination, kept_there))
     ]
     known: dict[tuple[object, ...], tuple[int, int]] = {}
-    for link in _links(exchange, heads):
+    rule = exchange.copies if cache.heads or exchange.latent_copies is None else exchange.latent_copies
+    for link in _links(exchange, heads, rule):
         for part in range(exchange.destination.parts):
             for sender, piece in _context(exchange, cache, link.source_share):
                 key = (sender, part, piece, link.destination_share, link.heads)

@@ -66,6 +66,13 @@ def test_a_mismatch_with_and_without_staging(pdmodel: Program) -> None:
     assert after["terms"]["staging_s"] > 0
 
 
+def test_figures_of_the_page(pdmodel: Program) -> None:
+    assert document(pdmodel, *MISMATCH)["time_s"] == pytest.approx(16.0, abs=0.1)
+    assert document(pdmodel, *MISMATCH, "--staged", "8192")["time_s"] == pytest.approx(0.027, abs=5e-4)
+    served = document(pdmodel, *MISMATCH, "--staged", "8192", "--hardware", "rtx_pro_6000_server")
+    assert served["time_s"] == pytest.approx(0.134, abs=1e-3)
+
+
 def test_orders_pages_and_blocks(pdmodel: Program) -> None:
     hnd = document(pdmodel, *MISMATCH, "--layout", "hnd")
     assert hnd["run_bytes"] == 64 * 256

@@ -87,6 +87,15 @@ InstancesOption = Annotated[
 KvOption = Annotated[
     str | None, typer.Option("--kv-dtype", metavar="DTYPE", help="How KV is stored. Default: bf16.", show_default=False)
 ]
+WeightOption = Annotated[
+    str | None,
+    typer.Option(
+        "--weight-dtype",
+        metavar="DTYPE",
+        help="How weights are stored, as fp8_block. Default: as the LLM's file says.",
+        show_default=False,
+    ),
+]
 NameOption = Annotated[
     str | None,
     typer.Option("--name", metavar="NAME", help="Name of the scenario. Default: the file's.", show_default=False),
@@ -114,6 +123,7 @@ def init(
     instances: InstancesOption = None,
     engine: EngineOption = None,
     decode_hardware: DecodeHardwareOption = None,
+    weight_dtype: WeightOption = None,
     kv_dtype: KvOption = None,
     name: NameOption = None,
     form: ReportFormatOption = Format.RICH,
@@ -144,6 +154,7 @@ def init(
         engine=engine,
         name=name,
         kv_dtype=kv_dtype,
+        weight_dtype=weight_dtype,
     )
     with busy("checking the scenario") as tell:
         made = make_scenario(wish, output, tell)

@@ -58,6 +58,7 @@ class Wish:
     engine: str | None = None
     name: str | None = None
     kv_dtype: str | None = None
+    weight_dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,7 @@ def _draft(wish: Wish, output: Path, chosen: list[Chosen]) -> dict[str, Any]:
         "name": name,
         "purpose": _purpose(wish),
         "llm": _named("llms", wish.llm, output),
+        **({} if wish.weight_dtype is None else {"weight_dtype": wish.weight_dtype}),
         **({} if wish.kv_dtype is None else {"kv_dtype": wish.kv_dtype}),
         "prefill": prefill,
         "decode": decode,

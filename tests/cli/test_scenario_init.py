@@ -50,10 +50,11 @@ def test_every_option_reaches_the_file(pdmodel: Program, tmp_path: Path) -> None
     new = tmp_path / "x.json"
     options = ("--isl", "8192", "--osl", "512", "--cached", "4096", "--chunk", "2048", "--engine", "vllm_nixl")
     more = ("--decode-hardware", "h100_8nic", "--instances", "2", "--name", "my turn", "--kv-dtype", "fp8")
+    more += ("--weight-dtype", "fp8")
     assert pdmodel(*BASE, *options, *more, "-o", str(new)).code == 0
     raw = json.loads(new.read_text())
     assert raw["name"] == "my turn"
-    assert raw["kv_dtype"] == "fp8"
+    assert (raw["kv_dtype"], raw["weight_dtype"]) == ("fp8", "fp8")
     assert raw["prefill"] == {
         "hardware": BOX,
         "engine": "vllm_nixl",
@@ -160,6 +161,7 @@ BAD: list[tuple[tuple[str, ...], list[str]]] = [
     (("--isl", "9" * 30), ["requests.0.input_tokens"]),
     (("--isl", "9" * 900), ["requests.0.input_tokens"]),
     (("--instances", "3"), ["prefill.instances", "12 GPUs"]),
+    (("--weight-dtype", "int3"), ["weight_dtype: found 'int3'", "'bf16'"]),
     (("--kv-dtype", "int3"), ["kv_dtype: found 'int3'"]),
     (("--name", "a/b"), ["name: found 'a/b'"]),
 ]

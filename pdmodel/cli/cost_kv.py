@@ -20,73 +20,77 @@ EPILOG = (
 ULYSSES = "ulysses"
 
 
+def _option(name: str, metavar: str, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text)
+
+
+LlmOption = Annotated[
+    str, _option("--llm", "LLM", "Name of a shipped LLM (pdmodel llm list), or a path to config.json.")
+]
+PrefillOption = Annotated[str, _option("--prefill", "DEGREES", "Prefill ranks: tp=4 or tp=4,cp=2.")]
+DecodeOption = Annotated[str, _option("--decode", "DEGREES", "Decode ranks: tp=8 or tp=8,dcp=8 (dcp divides tp).")]
+TokensOption = Annotated[int, _option("--tokens", "N", "Tokens of the sequence.")]
+PageOption = Annotated[int | None, _option("--page-tokens", "N", "Tokens of a page. Default: the engine's.")]
+LayoutOption = Annotated[str, _option("--layout", "NAME", "Order inside a page: nhd (tokens) or hnd (heads).")]
+DecodeLayoutOption = Annotated[
+    str | None, _option("--decode-layout", "NAME", "The same on the decode side, if it differs.")
+]
+CpSplitOption = Annotated[
+    str,
+    _option(
+        "--cp-split",
+        "NAME",
+        "Tokens of the cp ranks: whole (all-gathered), contiguous, zigzag, token_cyclic, page_cyclic; ulysses shares "
+        "the heads.",
+    ),
+]
+DcpSplitOption = Annotated[str, _option("--dcp-split", "NAME", "Tokens of the dcp ranks: token_cyclic or page_cyclic.")]
+StagedOption = Annotated[
+    int | None, _option("--staged", "TOKENS", "Pack into a buffer of so many tokens before sending.")
+]
+ScatteredOption = Annotated[bool, _option("--scattered", "", "No two pages lie side by side. Default: all do.")]
+CrossLayerOption = Annotated[bool, _option("--cross-layer", "", "A page holds all layers (cross-layer blocks).")]
+GatherOption = Annotated[bool, _option("--gather", "", "Decode ranks take a part of what they share, then gather.")]
+CopiesOption = Annotated[
+    str | None,
+    _option(
+        "--copies",
+        "NAME",
+        "Sender among equal copies: spread, cyclic, first, proportional, shares. Default: the engine's.",
+    ),
+]
+ThreadsOption = Annotated[int, _option("--threads", "N", "Threads that post one request.")]
+KvOption = Annotated[str, _option("--kv-dtype", "NAME", "bf16, fp16, fp8 or fp8_ds_mla.")]
+EngineOption = Annotated[str, _option("--engine", "ENGINE", "Name of a shipped engine, or a path.")]
+HardwareOption = Annotated[
+    str | None, _option("--hardware", "BOX", "Box of both sides. Default: a NIC of 48.9 GB/s for each rank.")
+]
+DecodeHardwareOption = Annotated[
+    str | None, _option("--decode-hardware", "BOX", "Box of the decode side, if it differs.")
+]
+
+
 def kv_transfer(
     *,
-    llm: Annotated[
-        str,
-        typer.Option(
-            "--llm", metavar="LLM", help="Name of a shipped LLM (pdmodel llm list), or a path to config.json."
-        ),
-    ],
-    prefill: Annotated[str, typer.Option("--prefill", metavar="DEGREES", help="Prefill ranks: tp=4 or tp=4,cp=2.")],
-    decode: Annotated[
-        str, typer.Option("--decode", metavar="DEGREES", help="Decode ranks: tp=8 or tp=8,dcp=8 (dcp divides tp).")
-    ],
-    tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Tokens of the sequence.")],
-    page_tokens: Annotated[
-        int | None, typer.Option("--page-tokens", metavar="N", help="Tokens of a page. Default: the engine's.")
-    ] = None,
-    layout: Annotated[
-        str, typer.Option("--layout", metavar="NAME", help="Order inside a page: nhd (tokens) or hnd (heads).")
-    ] = "nhd",
-    decode_layout: Annotated[
-        str | None, typer.Option("--decode-layout", metavar="NAME", help="The same on the decode side, if it differs.")
-    ] = None,
-    cp_split: Annotated[
-        str,
-        typer.Option(
-            "--cp-split",
-            metavar="NAME",
-            help="Tokens of the cp ranks: whole (all-gathered), contiguous, zigzag, token_cyclic, page_cyclic; "
-            "ulysses shares the heads.",
-        ),
-    ] = "whole",
-    dcp_split: Annotated[
-        str, typer.Option("--dcp-split", metavar="NAME", help="Tokens of the dcp ranks: token_cyclic or page_cyclic.")
-    ] = "token_cyclic",
-    staged: Annotated[
-        int | None,
-        typer.Option("--staged", metavar="TOKENS", help="Pack into a buffer of so many tokens before sending."),
-    ] = None,
-    scattered: Annotated[
-        bool, typer.Option("--scattered", metavar="", help="No two pages lie side by side. Default: all do.")
-    ] = False,
-    cross_layer: Annotated[
-        bool, typer.Option("--cross-layer", metavar="", help="A page holds all layers (cross-layer blocks).")
-    ] = False,
-    gather: Annotated[
-        bool, typer.Option("--gather", metavar="", help="Decode ranks take a part of what they share, then gather.")
-    ] = False,
-    copies: Annotated[
-        str | None,
-        typer.Option(
-            "--copies",
-            metavar="NAME",
-            help="Sender among equal copies: spread, cyclic, first, proportional, shares. Default: the engine's.",
-        ),
-    ] = None,
-    threads: Annotated[int, typer.Option("--threads", metavar="N", help="Threads that post one request.")] = 1,
-    kv: Annotated[str, typer.Option("--kv-dtype", metavar="NAME", help="bf16, fp16, fp8 or fp8_ds_mla.")] = "bf16",
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="ENGINE", help="Name of a shipped engine, or a path.")
-    ] = "sglang_mooncake",
-    hardware: Annotated[
-        str | None,
-        typer.Option("--hardware", metavar="BOX", help="Box of both sides. Default: a NIC of 48.9 GB/s for each rank."),
-    ] = None,
-    decode_hardware: Annotated[
-        str | None, typer.Option("--decode-hardware", metavar="BOX", help="Box of the decode side, if it differs.")
-    ] = None,
+    llm: LlmOption,
+    prefill: PrefillOption,
+    decode: DecodeOption,
+    tokens: TokensOption,
+    page_tokens: PageOption = None,
+    layout: LayoutOption = "nhd",
+    decode_layout: DecodeLayoutOption = None,
+    cp_split: CpSplitOption = "whole",
+    dcp_split: DcpSplitOption = "token_cyclic",
+    staged: StagedOption = None,
+    scattered: ScatteredOption = False,
+    cross_layer: CrossLayerOption = False,
+    gather: GatherOption = False,
+    copies: CopiesOption = None,
+    threads: ThreadsOption = 1,
+    kv: KvOption = "bf16",
+    engine: EngineOption = "sglang_mooncake",
+    hardware: HardwareOption = None,
+    decode_hardware: DecodeHardwareOption = None,
     form: FormatOption = None,
     output: OutputOption = None,
     debug: DebugOption = False,
@@ -102,13 +106,7 @@ def kv_transfer(
 
     if output is not None:
         check_target(output)
-    for name, value in (
-        ("--tokens", tokens),
-        ("--page-tokens", page_tokens),
-        ("--staged", staged),
-        ("--threads", threads),
-    ):
-        _positive(value, name)
+    _positive({"--tokens": tokens, "--page-tokens": page_tokens, "--staged": staged, "--threads": threads})
     spec, arch = load_engine(engine), load_llm(llm)
     words = {"layout": layout, "decode_layout": decode_layout, "cp_split": cp_split, "dcp_split": dcp_split}
     exchange = _exchange(spec, (prefill, decode), words, page_tokens, copies)
@@ -123,11 +121,12 @@ def kv_transfer(
     deliver(document, resolved_format(form, output), output)
 
 
-def _positive(value: int | None, option: str) -> None:
+def _positive(values: dict[str, int | None]) -> None:
     from pdmodel.errors import InputError
 
-    if value is not None and value < 1:
-        raise InputError(f"found {value}", path=option, expected="a positive number")
+    for option, value in values.items():
+        if value is not None and value < 1:
+            raise InputError(f"found {value}", path=option, expected="a positive number")
 
 
 def degrees(text: str, option: str, known: tuple[str, ...]) -> dict[str, int]:

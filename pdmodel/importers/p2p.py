@@ -140,6 +140,7 @@ class _Reader:
             return _Open("P2P Connectivity Matrix", number, Path.GPU_TO_GPU, Measure.CONNECTIVITY, None, True, True)
         if (found := _RUNNING.search(line)) is not None:
             self.program = "nvbandwidth"
+            self.close()
             return _nvbandwidth(found[1], number)
         return None
 

@@ -160,7 +160,14 @@ def distance(one: PciDevice, two: PciDevice, tree: Mapping[str, PciDevice], *, s
 
 def in_bus_order(devices: Sequence[PciDevice]) -> Iterator[PciDevice]:
     """Devices as drivers number them: by bus id."""
-    return iter(sorted(devices, key=lambda device: tuple(int(part, 16) for part in re.split(r"[:.]", device.bus))))
+
+
+    def place(device: PciDevice) -> tuple[bool, tuple[int, ...]]:
+        # Those whose id is none come last, in the order of the file.
+        known = _BUS.fullmatch(device.bus) is not None
+        return not known, tuple(int(part, 16) for part in re.split(r"[:.]", device.bus)) if known else ()
+
+    return iter(sorted(devices, key=place))
 
 
 # Names by vendor and device id, as the PCI ID Repository (pci-ids.ucw.cz, 2023-04-10) has them, spelt as drivers do;

@@ -23,12 +23,12 @@ FULL_DUPLEX = 0.9
 class Copies:
     """Rates in GB/s. ``pairs``: one way, with P2P; ``up`` and ``down``: each GPU to and from the host.
 
-    ``both``: the most that one GPU sent and received together; ``staged``: copies without P2P.
+    ``both``: both directions of a pair together; ``staged``: copies without P2P.
     """
 
     source: str = ""
     pairs: dict[tuple[int, int], float] = field(default_factory=dict)
-    both: float | None = None
+    both: dict[tuple[int, int], float] = field(default_factory=dict)
     up: dict[int, float] = field(default_factory=dict)
     down: dict[int, float] = field(default_factory=dict)
     host_both: float | None = None
@@ -69,10 +69,10 @@ def _add(found: Copies, log: P2pLog) -> None:
         elif one.between:
             found.staged = max(found.staged or 0.0, *one.between.values())
     for one in log.find(Path.GPU_TO_GPU, Measure.BOTH_WAYS):
-        open_rates = [rate for pair, rate in one.between.items() if pair not in log.refused]
+        open_pairs = {pair: rate for pair, rate in one.between.items() if pair not in log.refused}
         # nvbandwidth prints each direction of its bidirectional tests; p2pBandwidthLatencyTest their sum.
-        if one.p2p and open_rates and log.program != "nvbandwidth":
-            found.both = max(found.both or 0.0, *open_rates)
+        if one.p2p and log.program != "nvbandwidth":
+            _most(found.both, open_pairs)
     sums = []
     for path, rates in ((Path.HOST_TO_GPU, found.down), (Path.GPU_TO_HOST, found.up)):
         for one in log.find(path, Measure.ONE_WAY):
@@ -99,6 +99,14 @@ def ports(found: Copies, tree: BoxTree) -> tuple[dict[int, float], dict[int, flo
         most = max(found.pairs.values())
         return {0: most}, {0: most}
     return egress, ingress
+
+
+def duplex(found: Copies, tree: BoxTree) -> float | None:
+    """The most that one GPU was seen to send and receive together, within its socket or with the host."""
+    rates = [
+        rate for (one, two), rate in found.both.items() if rate > 0 and tree.gpus[one].socket == tree.gpus[two].socket
+    ]
+    return max([*rates, *([found.host_both] if found.host_both else [])], default=None)
 
 
 def across(found: Copies, tree: BoxTree, *, sockets: bool) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pdmodel.hardware.gpu_facts import GpuFacts
-from pdmodel.importers.box_copies import FULL_DUPLEX, SAME, Copies, across, ports
+from pdmodel.importers.box_copies import FULL_DUPLEX, SAME, Copies, across, duplex, ports
 from pdmodel.importers.box_ledger import Claim, Fact, Ledger, both_ways, figure
 from pdmodel.importers.box_tree import BoxTree, Leaf
 from pdmodel.importers.findings import listed
@@ -131,11 +131,11 @@ def _gpu_links(
     out, into = Claim(max(egress.values()), found.source), Claim(max(ingress.values()), found.source)
     out = ledger.choose("links.gpu, egress", "GB/s", [out, stated])
     into = ledger.choose("links.gpu, ingress", "GB/s", [into, stated])
-    sums = [value for value in (found.both, found.host_both) if value]
+    together = duplex(found, tree)
     both = None
-    if sums and max(sums) < FULL_DUPLEX * (out.value + into.value):
-        both = Claim(max(sums), found.source)
-        ledger.facts.append(Fact("full duplex", f"no: {max(sums):.4g} GB/s both ways together", found.source))
+    if together is not None and together < FULL_DUPLEX * (out.value + into.value):
+        both = Claim(together, found.source)
+        ledger.facts.append(Fact("full duplex", f"no: {together:.4g} GB/s both ways together", found.source))
     for k in sorted({*egress, *ingress}):
         own = egress.get(k, out.value), ingress.get(k, into.value)
         if own[0] < SAME * out.value or own[1] < SAME * into.value:

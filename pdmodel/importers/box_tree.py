@@ -61,7 +61,10 @@ def from_nccl(system: NcclSystem) -> BoxTree:
     links = {
         bus: device.link
         for bus, device in system.devices.items()
-        if device.kind is DeviceKind.BRIDGE and device.link.generation and not bogus(device, system)
+        if device.kind is DeviceKind.BRIDGE
+        and device.link.generation
+        and not device.link.idle
+        and not bogus(device, system)
     }
     cards: dict[tuple[str, int], list[Endpoint]] = {}
     for nic in nics:

@@ -161,7 +161,6 @@ def distance(one: PciDevice, two: PciDevice, tree: Mapping[str, PciDevice], *, s
 def in_bus_order(devices: Sequence[PciDevice]) -> Iterator[PciDevice]:
     """Devices as drivers number them: by bus id."""
 
-
     def place(device: PciDevice) -> tuple[bool, tuple[int, ...]]:
         # Those whose id is none come last, in the order of the file.
         known = _BUS.fullmatch(device.bus) is not None

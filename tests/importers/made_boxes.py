@@ -39,7 +39,12 @@ def system(cpus: Mapping[int, str], *, vendor: str = "GenuineIntel", version: in
 
 
 def hgx_xml(
-    gpus: int = 8, *, uplink: str = "32.0 GT/s PCIe", gpu_speed: str = "32.0 GT/s PCIe", ports: int = 1, nvlinks: int = 18
+    gpus: int = 8,
+    *,
+    uplink: str = "32.0 GT/s PCIe",
+    gpu_speed: str = "32.0 GT/s PCIe",
+    ports: int = 1,
+    nvlinks: int = 18,
 ) -> str:
     """A switch for each GPU and its NIC, half of them on each socket; all GPUs on NVSwitches."""
     cpus = {0: "", 1: ""}
@@ -68,17 +73,11 @@ def p2p_log(
 ) -> str:
     """p2pBandwidthLatencyTest; ``both``: both directions together as a multiple of one."""
     text = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"
-    text += "".join(
-        f"Device: {k}, {name}, pciBusID: {k}1, pciDeviceID: 0, pciDomainID:0\n" for k in range(gpus)
-    )
+    text += "".join(f"Device: {k}, {name}, pciBusID: {k}1, pciDeviceID: 0, pciDomainID:0\n" for k in range(gpus))
     can = "CAN" if access else "CANNOT"
-    text += "".join(
-        f"Device={a} {can} Access Peer Device={b}\n" for a in range(gpus) for b in range(gpus) if a != b
-    )
+    text += "".join(f"Device={a} {can} Access Peer Device={b}\n" for a in range(gpus) for b in range(gpus) if a != b)
     text += "\nP2P Connectivity Matrix\n     D\\D" + "".join(f"{k:>6}" for k in range(gpus)) + "\n"
-    text += "".join(
-        f"{a:>8}" + "".join(f"{int(access or a == b):>6}" for b in range(gpus)) + "\n" for a in range(gpus)
-    )
+    text += "".join(f"{a:>8}" + "".join(f"{int(access or a == b):>6}" for b in range(gpus)) + "\n" for a in range(gpus))
 
     def own(a: int, b: int) -> float:
         return 1400.0 if a == b else one_way(a, b)
@@ -156,7 +155,9 @@ NIC_TEXT = "Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX
 SWITCH_TEXT = "PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch (rev b0) (prog-if 00 [Normal decode])"
 
 
-def switched_lspci(sockets: int = 2, *, gpus: int = 2, idle: bool = True, acs: str = "-", uplink: str = "32GT/s") -> str:
+def switched_lspci(
+    sockets: int = 2, *, gpus: int = 2, idle: bool = True, acs: str = "-", uplink: str = "32GT/s"
+) -> str:
     """On each socket a switch with ``gpus`` GPUs and one NIC: root port, upstream port, downstream ports, devices."""
     text = ""
     for k in range(sockets):

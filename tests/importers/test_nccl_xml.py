@@ -113,7 +113,14 @@ def test_direct_links_count_by_pair_and_xgmi_is_named():
 
 
 def test_c2c_and_virtual_nics():
-    text = system({0: pci("0000:01:00.0", "gpu", gpu_tag(0, '<c2c bw="44712" count="10"/>')) + "<nic>" + net("eth0", 0, gdr=0) + "</nic>"})
+    text = system(
+        {
+            0: pci("0000:01:00.0", "gpu", gpu_tag(0, '<c2c bw="44712" count="10"/>'))
+            + "<nic>"
+            + net("eth0", 0, gdr=0)
+            + "</nic>"
+        }
+    )
     read = parse(text, "x.xml")
     assert read.gpus[0].c2c_gb_per_s == pytest.approx(447.12)
     result = findings(read)

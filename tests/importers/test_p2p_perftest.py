@@ -53,7 +53,11 @@ def test_nvbandwidth_as_text_and_as_json():
     assert log.find(Path.GPU_TO_GPU, Measure.ONE_WAY)[0].between == {(0, 1): 276.1, (1, 0): 276.4}
     assert len(log.matrices) == 3  # of all GPUs at once: no link's rate
     cases = [
-        {"name": name, "status": "Passed", "bandwidth_matrix": [["N/A" if v is None else str(v) for v in row] for row in rows]}
+        {
+            "name": name,
+            "status": "Passed",
+            "bandwidth_matrix": [["N/A" if v is None else str(v) for v in row] for row in rows],
+        }
         for name, rows in tests.items()
     ]
     same = p2p.parse(json.dumps({"nvbandwidth": {"testcases": cases}}), "nvb.json")

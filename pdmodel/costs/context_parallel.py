@@ -167,14 +167,7 @@ def context_parallel_layer(
     formulas.
 
     """
-    try:
-        exchange = CpExchange(kind)
-    except ValueError:
-        legal = [member.value for member in CpExchange]
-        raise InputError(
-            f"unknown CP exchange {kind!r}", expected="one of " + ", ".join(legal), nearest=nearest(kind, legal)
-        ) from None
-    ranks = len(gpus)
+    exchange, ranks = _exchange(kind), len(gpus)
     if ranks == 1:
         return CpLayer()
     check_context_parallel(arch, exchange)
@@ -192,6 +185,16 @@ def context_parallel_layer(
     if arch.mixer(layer).is_latent:
         first.append(collective("all_gather", tokens * row, gpus, box))
     return CpLayer(before=tuple(first), after=(collective("all_to_all", after, gpus, box),))
+
+
+def _exchange(kind: str) -> CpExchange:
+    try:
+        return CpExchange(kind)
+    except ValueError:
+        legal = [member.value for member in CpExchange]
+        raise InputError(
+            f"unknown CP exchange {kind!r}", expected="one of " + ", ".join(legal), nearest=nearest(kind, legal)
+        ) from None
 
 
 def check_context_parallel(arch: Architecture, exchange: CpExchange) -> None:

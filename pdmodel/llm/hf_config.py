@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pdmodel.errors import InputError
 from pdmodel.llm.architecture import Architecture, AttentionKind, MoeSpec
 from pdmodel.llm.hf_blocks import read_blocks
 from pdmodel.llm.hf_families import UNKNOWN_FAMILY, Family
@@ -45,7 +46,20 @@ def architecture_from_config(raw: Mapping[str, Any], *, name: str, file: str = "
     """The architecture in a config that is already parsed; errors as in `read_hf_config`."""
     section = text_section(raw, file)
     refuse_unsupported(section)
-    family = family_of(section) or UNKNOWN_FAMILY
+    family = family_of(section)
+    if family is not None:
+        return _architecture(section, family, name)
+    try:
+        return _architecture(section, UNKNOWN_FAMILY, name)
+    except InputError as error:
+        text = f"{error.message} (model_type {section.family!r} is not known)"
+        message = error.message if "model_type" in error.message else text
+        raise type(error)(
+            message, file=error.file, path=error.path, expected=error.expected, nearest=error.nearest
+        ) from None
+
+
+def _architecture(section: ConfigSection, family: Family, name: str) -> Architecture:
     layers, hidden = _layer_count(section), section.integer("hidden_size")
     words = layer_words(section, layers, family)
     experts: MoeSpec | None
@@ -92,7 +106,7 @@ def architecture_from_config(raw: Mapping[str, Any], *, name: str, file: str = "
         mlp_widths=() if len(set(dense)) <= 1 and all(dense) else tuple(widths),
         residual_streams=section.optional_integer("hc_mult", minimum=1) or 1,
         notes=(*found.notes, *_notes(section, family, layers)),
-        file=file,
+        file=section.file,
     )
 
 

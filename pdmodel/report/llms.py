@@ -64,25 +64,7 @@ def llm_list(llms: Sequence[Architecture]) -> Document:
 
 def llm_document(arch: Architecture) -> Document:
     """An LLM: shape, parameters, weights, KV bytes per token for each way to store them."""
-    from pdmodel.errors import CoverageError
-    from pdmodel.llm.dtypes import KvDtype
-    from pdmodel.llm.kv_cache import kv_bytes_per_layer, kv_constant_bytes, kv_sequence_bytes
-
-    kv = []
-    for dtype in KvDtype:
-        try:
-            layers = kv_bytes_per_layer(arch, dtype)
-        except CoverageError:
-            continue  # a layout that this kind of attention does not have
-        kv.append(
-            {
-                "kv_dtype": dtype.value,
-                "bytes_per_token_layer": max(layers),
-                "bytes_per_token": sum(layers),
-                "constant_bytes": kv_constant_bytes(arch, dtype),
-                "bytes_of_32768_tokens": kv_sequence_bytes(arch, 32768, dtype),
-            }
-        )
+    kv = _kv_rows(arch)
     shape = {
         "attention": attention_words(arch),
         "layers": arch.layers,
@@ -127,6 +109,30 @@ def llm_document(arch: Architecture) -> Document:
     return Document(
         arch.name, arch.file, sections, {"name": arch.name, **shape, "file": arch.file, "kv_cache": kv}, tuple(records)
     )
+
+
+def _kv_rows(arch: Architecture) -> list[dict[str, Any]]:
+    """What a token adds and a sequence keeps, for each way to store it."""
+    from pdmodel.errors import CoverageError
+    from pdmodel.llm.dtypes import KvDtype
+    from pdmodel.llm.kv_cache import kv_bytes_per_layer, kv_constant_bytes, kv_sequence_bytes
+
+    kv: list[dict[str, Any]] = []
+    for dtype in KvDtype:
+        try:
+            layers = kv_bytes_per_layer(arch, dtype)
+        except CoverageError:
+            continue  # a layout that this kind of attention does not have
+        kv.append(
+            {
+                "kv_dtype": dtype.value,
+                "bytes_per_token_layer": max(layers),
+                "bytes_per_token": sum(layers),
+                "constant_bytes": kv_constant_bytes(arch, dtype),
+                "bytes_of_32768_tokens": kv_sequence_bytes(arch, 32768, dtype),
+            }
+        )
+    return kv
 
 
 def _moe_facts(arch: Architecture) -> dict[str, int]:

@@ -199,9 +199,9 @@ def test_plan_says_the_same_and_writes_nothing(
 
 
 def test_llm_config_that_no_formula_covers(pdmodel: Program, tmp_path: Path) -> None:
-    config = {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "hidden_size": 2880}
+    config = {"model_type": "longcat_flash", "architectures": ["GptOssForCausalLM"], "hidden_size": 2880}
     (tmp_path / "config.json").write_text(json.dumps(config))
     run = pdmodel("llm", "show", str(tmp_path / "config.json"))
     assert (run.code, run.out) == (3, "")
-    assert "gpt_oss" in run.err
+    assert "longcat_flash" in run.err
     assert run.err.count("\n") == 1

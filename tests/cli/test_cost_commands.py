@@ -241,7 +241,7 @@ def test_verify_in_every_form(pdmodel: Program) -> None:
     band = found["tables"][0]["bands"][0]
     assert band.keys() >= {"rows", "mean", "mean_limit", "worst", "worst_limit", "worst_row", "within"}
     lines = list(csv.DictReader(io.StringIO(pdmodel("verify", "llm_facts", "--format", "csv").out)))
-    assert [line["group"] for line in lines] == ["kv_bytes", "parameters", "active_parameters"]
+    assert [line["group"] for line in lines] == ["kv_bytes", "parameters", "active_parameters", "kv_constant_bytes"]
     text = pdmodel("verify", "llm_facts").out
     assert "every limit is kept" in text
     assert "arXiv 2412.19437" in " ".join(text.split())

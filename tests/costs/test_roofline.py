@@ -147,8 +147,8 @@ def test_dtypes_that_nothing_covers_are_named() -> None:
     def of(dtype: WeightDtype) -> WeightDtypes:
         return WeightDtypes(dtype, dtype, dtype, dtype, WeightDtype.BF16)
 
-    with pytest.raises(CoverageError, match="nvfp4 weights"):
-        prefill_pass(replace(arch, dtypes=of(WeightDtype.NVFP4)), profile, 10)
+    with pytest.raises(CoverageError, match="int8 weights"):
+        prefill_pass(replace(arch, dtypes=of(WeightDtype.INT8)), profile, 10)
     with pytest.raises(CoverageError, match="fp32 cache"):
         prefill_pass(arch, profile, 10, kv_dtype=KvDtype.FP32)
     no_fp8 = profile.gpu.model_copy(update={"peak_tflops": {"bf16": profile.gpu.peak_tflops["bf16"]}})

@@ -110,7 +110,8 @@ def perftest(
     head = "initializing CUDA\nPicking GPU number 0\n" if cuda else ""
     scale = {"Gb/sec": 1.0, "MB/sec": 1e9 / 8 / 2**20, "MiB/sec": 1e9 / 8 / 2**20}[unit]
     kind = "Bidirectional BW" if both else "BW"
-    text = f"{head}{'-' * 80}\n                    {title} {kind} Test\n Dual-port       : OFF\t\tDevice         : mlx5_2\n"
+    text = f"{head}{'-' * 80}\n                    {title} {kind} Test\n"
+    text += " Dual-port       : OFF\t\tDevice         : mlx5_2\n"
     text += " Number of qps   : 2\t\tTransport type : IB\n Mtu             : 4096[B]\n Link type       : IB\n"
     text += f"{'-' * 80}\n #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]\n"
     for size in (2, 1024, 65536, 1048576):

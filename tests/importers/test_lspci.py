@@ -27,7 +27,8 @@ def test_the_drawing_tells_the_tree():
 
 
 def test_a_drawing_with_one_root_bus_and_indented():
-    text = "-[0000:00]-+-00.0  Intel Corporation Device 1\n           \\-01.0-[01]----00.0  NVIDIA Corporation GA102GL [RTX A6000]\n"
+    text = "-[0000:00]-+-00.0  Intel Corporation Device 1\n"
+    text += "           \\-01.0-[01]----00.0  NVIDIA Corporation GA102GL [RTX A6000]\n"
     assert [d.bus for d in parse(text, "x").of_kind(DeviceKind.GPU)] == ["0000:01:00.0"]
     shifted = "\n".join("    " + line for line in text.splitlines())
     assert [d.bus for d in parse(shifted, "x").of_kind(DeviceKind.GPU)] == ["0000:01:00.0"]

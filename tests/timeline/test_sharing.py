@@ -81,8 +81,11 @@ def problems(draw):
     return demand * scale[:, None], limit, weight, capacity
 
 
-def check(demand, limit, weight, capacity, speed) -> None:
-    """No port above its capacity, and every activity held by its limit or by a full port where none has more."""
+def check(demand, limit, weight, capacity, speed, *, filled: bool = False) -> None:
+    """No port above its capacity, and every activity held by its limit or by a full port where none has more.
+
+    ``filled``: progressive filling answered, which promises no more than a full port on the way of each activity.
+    """
     used = demand.T @ speed
     assert np.all(used <= capacity * (1 + 1e-9) + 1e-12)
     full = used >= capacity * (1 - 1e-9)
@@ -93,7 +96,7 @@ def check(demand, limit, weight, capacity, speed) -> None:
         held = [
             e
             for e in range(len(capacity))
-            if demand[a, e] > 0 and full[e] and share_of[a, e] >= share_of[:, e].max() * (1 - 1e-6) - 1e-12
+            if demand[a, e] > 0 and full[e] and (filled or share_of[a, e] >= share_of[:, e].max() * (1 - 1e-6) - 1e-12)
         ]
         assert held, f"activity {a} could go faster"
 
@@ -101,7 +104,23 @@ def check(demand, limit, weight, capacity, speed) -> None:
 @given(problems())
 def test_bottleneck_max_min(problem) -> None:
     demand, limit, weight, capacity = problem
-    check(*problem, share(demand, limit, weight, capacity))
+    counts = SharingCounts()
+    rows = [
+        tuple((int(e), float(demand[a, e]), float(weight[a, e])) for e in np.flatnonzero(demand[a]))
+        for a in range(len(limit))
+    ]
+    speed = share_rows(rows, limit.tolist(), capacity.tolist(), counts)
+    np.testing.assert_array_equal(share(demand, limit, weight, capacity), speed)
+    check(*problem, np.array(speed), filled=counts.progressive > 0)
+
+
+def test_where_sweeps_circle_progressive_filling_answers() -> None:
+    """Weights that differ from port to port can leave no level at which all agree; still no capacity is wasted."""
+    demand = np.array([[1.0, 0, 1], [1, 1, 0], [0, 0, 1], [0, 1, 1]])
+    weight = np.array([[1.0, 1, 2], [2, 0.5, 1], [1, 1, 0.5], [1, 0.5, 1]])
+    speed = share(demand, np.ones(4), weight, np.ones(3))
+    assert speed == pytest.approx([0.5, 0.5, 0.25, 0.25])
+    check(demand, np.ones(4), weight, np.ones(3), speed, filled=True)
 
 
 @given(problems())

@@ -176,6 +176,13 @@ def ranks_of(
     if devices:
         top = max(devices, key=lambda device: device.rank)
         count = top.rank + 1
+        if by_figures is not None and not by_figures[0]:
+            raise InputError(
+                f"rank {top.rank} is listed (line {top.line}), but {by_figures[1]}",
+                file=file,
+                path=f"line {rows[0].line}",
+                expected="the columns that the heading names, in each row",
+            )
         if by_figures is not None and count not in by_figures[0]:
             low, high = by_figures[0][0], by_figures[0][-1]
             several = str(low) if low == high else f"{low} to {high}"

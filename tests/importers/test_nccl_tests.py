@@ -193,6 +193,14 @@ MISTAKES = {
         "\n".join(" ".join(w[:5]) if (w := line.split())[:1] and w[0].isdigit() else line for line in LINES),
         f"line {FIRST_ROW + 1}: no usable row: 5 values where 13 columns belong",
     ),
+    "a column deleted throughout": (
+        "\n".join(
+            " ".join(word for k, word in enumerate(w) if k != 11 + (w[0] == "#")) if len(w) > 12 else line
+            for line in LINES
+            if (w := line.split()) or True
+        ),
+        f"line {FIRST_ROW + 1}: rank 7 is listed (line 11), but busbw / algbw",
+    ),
     "heading without type": (LOG.replace("type", "kind"), "the heading has no column 'type'"),
     "count and size": (row_with(1, "3"), f"line {FIRST_ROW + 1}: a count of 3 float does not go into 8 B"),
     "two programs": (LOG.replace("# nThread", "# all_gather_perf\n# nThread"), "the log is said to be of all_gather"),

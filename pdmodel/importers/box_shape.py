@@ -39,6 +39,12 @@ def tree_of(evidence: BoxEvidence, listing: Lspci | None, ledger: Ledger) -> tup
         ledger.warnings += [f"{system.base}: {text}" for text in nccl_findings(system.found).warnings]
     for other in evidence.lspci:
         ledger.warnings += [f"{other.base}: {text}" for text in other.found.warnings]
+    for item in evidence.topo:
+        if letters is not None and item.found.gpus not in {(), letters.found.gpus}:
+            ledger.conflicts.append(
+                f"{item.base} is of {len(item.found.gpus)} GPUs, {letters.base} of {len(letters.found.gpus)}: "
+                "the latter is taken"
+            )
     if evidence.nccl_xml:
         return _by_nccl(evidence, listing, told, hypothesis, ledger)
     if told is not None and listing is not None:

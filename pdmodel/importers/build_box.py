@@ -6,7 +6,7 @@ copies before the arithmetic of its speed and width, and that before data sheets
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -71,7 +71,7 @@ def build_box(evidence: BoxEvidence, name: str, progress: Progress | None = None
     driver_name, facts = _gpu(evidence, ledger)
     listing = merged_lspci(evidence.lspci)
     tree, basis = tree_of(evidence, listing, ledger)
-    fabric = _fabric(evidence, tree)
+    fabric = _fabric(evidence, ledger)
     tree = placed(tree, evidence, facts.pcie_generation if facts else 4, nvlink=_expects(fabric, facts), ledger=ledger)
     found = copies(evidence.p2p, tree, ledger)
     links = links_of(tree, facts, fabric, found, ledger=ledger, basis=basis)
@@ -153,19 +153,30 @@ def _gpu_section(name: str, facts: GpuFacts | None, count: int, ledger: Ledger) 
 # ---- NVLink, flags, settings -----------------------------------------------------------------------------------------
 
 
-def _fabric(evidence: BoxEvidence, tree: BoxTree) -> Fabric:
+def _fabric(evidence: BoxEvidence, ledger: Ledger) -> Fabric:
     """NVLink as a driver shows it: the NCCL file's tags first, then the letters of ``topo -m``."""
+    found = list(_fabrics(evidence))
+    for other in found[1:]:
+        if other.seen != found[0].seen:
+            words = {True: "between all GPUs", False: "nowhere", "partial": "between some GPUs", None: "unknown"}
+            ledger.conflicts.append(
+                f"NVLink: {words[found[0].seen]} by {found[0].told_by}, which is taken; {words[other.seen]} by "
+                f"{other.told_by}"
+            )
+    return found[0] if found else Fabric(None)
+
+
+def _fabrics(evidence: BoxEvidence) -> Iterator[Fabric]:
     for system in evidence.nccl_xml:
         if not system.found.template:
             seen = nccl_xml_findings.joined(system.found)
             counts = [sum(link.count for link in gpu.fabric if link.kind == "nvlink") for gpu in system.found.gpus]
-            return Fabric(seen, min(counts, default=0), system.base)
+            yield Fabric(seen, min(counts, default=0), system.base)
     for item in evidence.topo:
         if item.found.kind is Kind.TOPO_M and item.found.nvlink is not None and item.found.gpus:
-            return Fabric(item.found.nvlink, _nvlinks(item.found.matrix, item.found.gpus), item.base)
+            yield Fabric(item.found.nvlink, _nvlinks(item.found.matrix, item.found.gpus), item.base)
         if item.found.kind is Kind.ROCM_SMI and item.found.gpus:
-            return Fabric(_xgmi(item.found), 0, item.base)
-    return Fabric(None)
+            yield Fabric(_xgmi(item.found), 0, item.base)
 
 
 def _xgmi(found: TopologyFindings) -> bool | Literal["partial"]:
@@ -206,6 +217,12 @@ def _flags(
     ]
     for base, matrix in codes:
         p2p, told_by = ("refused" if matrix.refused else "posted_writes"), f"topo -p2p, {base}"
+        pairs = len(matrix.codes) * (len(matrix.codes) - 1)
+        if 0 < len(matrix.refused) < pairs:
+            ledger.warnings.append(
+                f"{base}: P2P is refused between {len(matrix.refused)} of {pairs} pairs: a profile has one flag, so it "
+                "counts as refused"
+            )
     if found.refused or found.allowed:
         measured: Literal["refused", "posted_writes"] = "posted_writes" if found.allowed else "refused"
         if measured != p2p and codes:

@@ -312,6 +312,9 @@ def _finished(builder: _Builder) -> NcclSystem:
     by_class = [device for device in builder.devices.values() if device.kind is DeviceKind.GPU]
     if not by_class:
         raise builder.refuse("there is no GPU in it", "a <gpu>, or a <pci> of class 0x03.... or 0x12....")
+    if builder.version not in {1, 2}:
+        said = "no version" if builder.version is None else f"version {builder.version}"
+        builder.warnings.append(f"<system> says {said}: NCCL reads 1, RCCL 2, and each refuses others")
     template = not builder.gpus
     if template:
         builder.warnings.append(

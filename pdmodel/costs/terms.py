@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pdmodel.costs.collectives.cost import CollectiveCost, collective, default_branches
 from pdmodel.costs.collectives.protocol import fastest_branch, usable
 from pdmodel.costs.collectives.scaling import Found, constants_for
-from pdmodel.errors import InputError, nearest
+from pdmodel.costs.collectives.selected import Selected, selected
+from pdmodel.errors import CoverageError, InputError, nearest
 from pdmodel.hardware.constants import Branch, CollectiveConstants, CollectiveOperation, Implementation, MeasuredPoint
 from pdmodel.hardware.topology import Box
 from pdmodel.spec import SourceKind, weakest
@@ -19,11 +20,13 @@ from pdmodel.units import GB, US
 class Terms:
     """One call and the line that gives its time: alpha + S/B. ``branch`` None: no line.
 
-    A measured table of the box may bend the line (``table_factor``), and a port may raise the time.
+    A measured table of the box may bend the line (``table_factor``), and a port may raise the time. ``selected``: what
+    NCCL would take at this size, where its graph of the box is known.
     """
 
     cost: CollectiveCost
     branch: Branch | None
+    selected: Selected | None = None
 
     @property
     def alpha_s(self) -> float:
@@ -78,14 +81,16 @@ def collective_terms(
 
     Parameters: ``sizes_bytes`` S >= 0 [byte]; ``algorithm`` and ``protocol`` by name, None for any.
     Returns: one `Terms` for each size, in order.
-    Raises: `InputError`: as `collective`; a branch that the box does not have, naming those that it has.
+    Raises: `InputError`: as `collective`; `CoverageError`: a branch that the box does not have, naming those it has.
     Validity: as `collective`. A forced branch is followed beyond the size at which its implementation leaves it.
     """
     order = tuple(gpus)
     found = branches(operation, order, box, implementation)
+    choices = selected(operation, sizes_bytes, order, box, implementation)
     if algorithm is None and protocol is None:
         return tuple(
-            _terms(collective(operation, size, order, box, implementation), found.branches) for size in sizes_bytes
+            _terms(collective(operation, size, order, box, implementation), found.branches, choice)
+            for size, choice in zip(sizes_bytes, choices, strict=True)
         )
     if len(order) == 1:
         raise InputError("one rank exchanges nothing by any algorithm", expected="2 ranks or more")
@@ -104,8 +109,9 @@ def collective_terms(
         _terms(
             _as_found(collective(operation, size, order, alone), found, Implementation(implementation)),
             forced,
+            choice,
         )
-        for size in sizes_bytes
+        for size, choice in zip(sizes_bytes, choices, strict=True)
     )
 
 
@@ -120,7 +126,9 @@ def _matching(known: Sequence[Branch], algorithm: str | None, protocol: str | No
         return found
     legal = list(dict.fromkeys(f"{branch.algorithm.value} with {branch.protocol.value}" for branch in known))
     wanted = " with ".join(word for word in (algorithm, protocol) if word)
-    raise InputError(f"no {wanted} for {what}", expected="one of " + ", ".join(legal), nearest=nearest(wanted, legal))
+    raise CoverageError(
+        f"no {wanted} for {what}", expected="one of " + ", ".join(legal), nearest=nearest(wanted, legal)
+    )
 
 
 def _points(found: Found, algorithm: str | None, protocol: str | None) -> tuple[MeasuredPoint, ...]:
@@ -142,9 +150,9 @@ def _as_found(cost: CollectiveCost, found: Found, implementation: Implementation
     return replace(cost, implementation=implementation, source=source, notes=found.notes)
 
 
-def _terms(cost: CollectiveCost, known: Sequence[Branch]) -> Terms:
+def _terms(cost: CollectiveCost, known: Sequence[Branch], choice: Selected | None) -> Terms:
     """The cost with the branch that gave it: the fastest of those with its algorithm and protocol."""
     mine = [
         branch for branch in known if (branch.algorithm.value, branch.protocol.value) == (cost.algorithm, cost.protocol)
     ]
-    return Terms(cost, fastest_branch(mine, cost.size_bytes)[1] if mine else None)
+    return Terms(cost, fastest_branch(mine, cost.size_bytes)[1] if mine else None, choice)

@@ -24,6 +24,7 @@ from pdmodel.units import MS, US
 
 if TYPE_CHECKING:
     from pdmodel.costs.collectives import CollectiveCost
+    from pdmodel.costs.collectives.selected import Selected
     from pdmodel.costs.moe_layer import MoeLayer
     from pdmodel.costs.terms import Terms
     from pdmodel.hardware.constants import Branch
@@ -40,6 +41,7 @@ def collective_document(terms: Sequence[Terms], branches: Sequence[Branch], gpus
     title = f"{cost.operation.value} among {cost.ranks} GPUs of {box.profile.name}"
     implementation = "" if cost.implementation.value == "nccl" else f", {cost.implementation.value}"
     sections = [_sizes_section(rows), *([_lines_section(branches)] if branches else [])]
+    sections += _selector_sections(rows)
     sections += _wire_sections(rows)
     sections += _remarks(
         [text for found in terms for text in (*found.cost.warnings, *found.cost.hazards)],
@@ -55,9 +57,23 @@ def _collective_row(found: Terms, gpus: Sequence[int], box: Box) -> dict[str, An
         "alpha_s": found.alpha_s,
         "bandwidth_bytes_per_s": found.bandwidth_bytes_per_s,
         "table_factor": found.table_factor,
+        "selector": _selector(found.selected),
         "own_time_s": found.cost.own_time_s,
         "raised": found.cost.raised,
         "gpus": [*gpus],
+    }
+
+
+def _selector(found: Selected | None) -> dict[str, Any] | None:
+    """NCCL's own choice as JSON holds it; None where its graph of the box is not known."""
+    if found is None:
+        return None
+    return {
+        "algorithm": found.algorithm.value,
+        "protocol": found.protocol.value,
+        "estimate_s": found.estimate_s,
+        "nccl_version": found.version,
+        "notes": [*found.notes],
     }
 
 
@@ -118,6 +134,26 @@ def _lines_section(branches: Sequence[Branch]) -> Section:
     ]
     head = ["algorithm", "protocol", ">alpha [us]", ">B [GB/s]", ">up to"]
     return Section("Branches; the fastest one counts", table=table(head, rows))
+
+
+def _selector_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
+    """What NCCL would take at each size, where that is known."""
+    known = [(row, row["selector"]) for row in rows if row["selector"]]
+    if not known:
+        return []
+    cells = [
+        [size(row["size_bytes"]), choice["algorithm"], choice["protocol"], seconds(choice["estimate_s"])]
+        for row, choice in known
+    ]
+    head = ["size", "algorithm", "protocol", ">NCCL's estimate"]
+    note = " ".join(
+        [
+            f"Cost form and constants of NCCL {known[0][1]['nccl_version']}, the box's graph and overrides.",
+            "The estimate is made for choosing, it is no prediction.",
+            *(f"{text}." for text in known[0][1]["notes"]),
+        ]
+    )
+    return [Section("What NCCL takes", table=table(head, cells), note=note)]
 
 
 def _wire_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:

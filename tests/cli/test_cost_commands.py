@@ -54,6 +54,21 @@ def test_a_forced_protocol(pdmodel: Program) -> None:
     assert rows[0]["time_s"] == pytest.approx(free[0]["time_s"])
 
 
+def test_what_nccl_takes_is_printed_beside_the_time(pdmodel: Program) -> None:
+    words = (*RING, "--sizes", "1KiB,1GiB")
+    small, large = (row["selector"] for row in json.loads(pdmodel(*words, "--format", "json").out))
+    assert (small["algorithm"], small["protocol"], large["protocol"]) == ("ring", "ll", "simple")
+    assert 0 < small["estimate_s"] < large["estimate_s"]
+    assert small["nccl_version"] == "2.30.7"
+    assert any("LL128 is off" in note for note in small["notes"])
+    text = " ".join(pdmodel(*words).out.split())
+    assert "What NCCL takes" in text and "NCCL 2.30.7" in text
+    csv_row = next(csv.DictReader(io.StringIO(pdmodel(*words, "--format", "csv").out)))
+    assert json.loads(csv_row["selector"]) == small
+    custom = pdmodel(*words, "--implementation", "vllm_custom", "--format", "json")
+    assert [row["selector"] for row in json.loads(custom.out)] == [None, None]
+
+
 def test_ring_order_and_every_form(pdmodel: Program, tmp_path: Path) -> None:
     words = ("cost", "collective", "all_gather", "--hardware", BOX, "--gpus", "0,4,1,5", "--sizes", "4MiB")
     (row,) = json.loads(pdmodel(*words, "--format", "json").out)

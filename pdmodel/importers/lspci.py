@@ -25,6 +25,9 @@ _NUMA = re.compile(r"NUMA node:\s*(-?[0-9]{1,4})")
 _IDS = re.compile(r"\[([0-9a-f]{4}:[0-9a-f]{4})\]", re.IGNORECASE)
 _PRODUCT = re.compile(r"Product Name:\s*(.{1,200})")
 _GPU_NAME = re.compile(r"\[([^\[\]]*[A-Za-z][^\[\]]*)\](?: \[[0-9a-f]{4}:[0-9a-f]{4}\])?(?: \(rev [0-9a-f]+\))?\s*$")
+_PROGRAMMING = re.compile(r" \(prog-if [^()]*\)\s*$")
+# What ``lspci -n`` prints instead of names: class, vendor and device.
+_NUMBERS = re.compile(r"(?:Class )?([0-9a-f]{4}): ([0-9a-f]{4}:[0-9a-f]{4})\b", re.IGNORECASE)
 _NVIDIA_ID = re.compile(r"NVIDIA Corporation Device ([0-9a-f]{4})\b", re.IGNORECASE)
 
 _NOT_A_GPU = ("audio", "usb", "ucsi", "nvswitch", "bridge", "serial bus", "nvlink", "ethernet", "infiniband")
@@ -222,17 +225,21 @@ def _device(
 ) -> PciDevice:
     found = _IDS.search(text)
     ids = found[1].lower() if found else ""
+    if not ids and (numbers := _NUMBERS.match(text)) is not None:
+        ids = numbers[2].lower()
     if not ids and (number := _NVIDIA_ID.search(text)) is not None:
         ids = f"10de:{number[1].lower()}"
     name = text
     if kind is DeviceKind.GPU:
-        bracket = _GPU_NAME.search(text)
+        bracket = _GPU_NAME.search(_PROGRAMMING.sub("", text))
         name = name_of(ids) or (bracket[1] if bracket else text.rsplit(": ", maxsplit=1)[-1])
     return PciDevice(bus, kind, parent, host, link, ids, name, known.numa if known is not None else None)
 
 
 def _kind(text: str, bus: str) -> DeviceKind:
     low = text.lower()
+    if (numbers := _NUMBERS.match(low)) is not None:
+        return _kind_by_numbers(numbers[1], numbers[2])
     if "nvswitch" in low:
         return DeviceKind.NVSWITCH
     if not bus.endswith(".0") and not _is_nic(text):
@@ -244,8 +251,21 @@ def _kind(text: str, bus: str) -> DeviceKind:
     return DeviceKind.NIC if _is_nic(text) else DeviceKind.OTHER
 
 
+def _kind_by_numbers(code: str, ids: str) -> DeviceKind:
+    """Kind by class and vendor: displays and accelerators of NVIDIA and AMD; Mellanox, EFA and InfiniBand adapters."""
+    vendor = ids[:4]
+    if code[:2] in {"03", "12"} and vendor in {"10de", "1002"}:
+        return DeviceKind.GPU
+    if code == "0680" and vendor == "10de":
+        return DeviceKind.NVSWITCH
+    adapter = code == "0207" or (code == "0200" and (vendor == "15b3" or ids.startswith("1d0f:efa")))
+    return DeviceKind.NIC if adapter else DeviceKind.BRIDGE if code == "0604" else DeviceKind.OTHER
+
+
 def _is_nic(text: str) -> bool:
     low = text.lower()
+    if (numbers := _NUMBERS.match(low)) is not None:
+        return _kind_by_numbers(numbers[1], numbers[2]) is DeviceKind.NIC
     return any(word in low for word in _FABRIC_NICS) and not any(word in low for word in _NOT_A_NIC)
 
 

@@ -93,3 +93,24 @@ def test_other_text_is_refused():
     for text in ("", "GPU0\tGPU1\n", "<system/>"):
         with pytest.raises(InputError, match="no line is of lspci"):
             parse(text, "x.txt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)",
+        "3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330] (rev a1)",
+        "VGA compatible controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1) (prog-if 00 [VGA controller])",
+        "0302: 10de:2330 (rev a1)",
+    ],
+)
+def test_names_and_numbers_of_a_gpu(text):
+    found = parse(vvv("00:01.0", "PCI bridge: X", secondary="01") + vvv("01:00.0", text), "x")
+    assert [device.name for device in found.of_kind(DeviceKind.GPU)] == ["H100 SXM5 80GB"]
+
+
+def test_numbers_of_a_nic_and_of_an_nvswitch():
+    text = vvv("00:01.0", "0604: 8086:1234", secondary="01") + vvv("01:00.0", "0207: 15b3:1021")
+    found = parse(text + vvv("02:00.0", "Bridge: NVIDIA Corporation GH100 [H100 NVSwitch] (rev a1)"), "x")
+    assert [device.bus for device in found.of_kind(DeviceKind.NIC)] == ["0000:01:00.0"]
+    assert [device.bus for device in found.of_kind(DeviceKind.NVSWITCH)] == ["0000:02:00.0"]

@@ -54,10 +54,23 @@ def tree_of(evidence: BoxEvidence, listing: Lspci | None, ledger: Ledger) -> tup
         ledger.assumed += letters.found.assumed
         ledger.assumed += [f"{letters.base}: {text}" for text in hypothesis.remarks]
         ledger.facts.append(Fact("tree", "a hypothesis from distance classes", letters.base))
+        ledger.assumed += _twins(letters.found, hypothesis)
         if not hypothesis.sockets_known:
             ledger.assumed.append("all GPUs on one socket: no file tells sockets")
         return with_details(hypothesis, listing, ledger, evidence)
     return with_details(_direct(evidence, ledger), listing, ledger, evidence)
+
+
+def _twins(found: TopologyFindings, tree: BoxTree) -> list[str]:
+    """NICs that may be one, and which the tree has as several with links of their own."""
+    chains = {nic.label: nic.chain for nic in tree.nics}
+    gpus = {name for gpu in tree.gpus for name in gpu.chain}
+    return [
+        f"{' and '.join(twins)} are NICs of their own, each with its whole rate; if they are one port, give each "
+        "a share of it with --nics"
+        for twins in found.twins
+        if any(chains.get(label, ())[:1] and chains[label][0] in gpus for label in twins)
+    ]
 
 
 def _letters(evidence: BoxEvidence) -> FileOf[TopologyFindings] | None:

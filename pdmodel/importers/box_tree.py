@@ -124,6 +124,8 @@ def from_lspci(found: Lspci) -> BoxTree | None:
         labels = tuple(f"NIC{count + k}" for k in range(len(ports)))
         count += len(ports)
         nics.append(replace(_lspci_leaf(labels[0], ports[0], found, links), ports=labels))
+    several = _holding_several((*gpus, *nics))
+    gpus, nics = ([_below_switch(leaf, several) for leaf in part] for part in (gpus, nics))
     leaves = (*gpus, *nics)
     known = all(leaf.socket for leaf in leaves)
     if not known:
@@ -138,7 +140,23 @@ def from_lspci(found: Lspci) -> BoxTree | None:
         {name: link for name, link in links.items() if link.generation},
         hypothesis=False,
         sockets_known=known,
+        remarks=tuple(
+            f"{root} has several links below it, so ports between are missing from the file: taken as a switch"
+            for root in several
+        ),
     )
+
+
+def _holding_several(leaves: Sequence[Leaf]) -> tuple[str, ...]:
+    """Root ports above more than one link, which a whole file never has."""
+    below: dict[str, set[str]] = {}
+    for leaf in leaves:
+        below.setdefault(leaf.root_port, set()).add(leaf.chain[-1] if leaf.chain else leaf.label)
+    return tuple(root for root, links in below.items() if len(links) > 1)
+
+
+def _below_switch(leaf: Leaf, roots: Sequence[str]) -> Leaf:
+    return replace(leaf, chain=(*leaf.chain, leaf.root_port)) if leaf.root_port in roots else leaf
 
 
 def _lspci_leaf(label: str, device: PciDevice, found: Lspci, links: dict[str, Link]) -> Leaf:

@@ -25,7 +25,7 @@ def findings(found: Lspci) -> TopologyFindings:
     labels = [label for nic in tree.nics for label in nic.ports]
     nearest: dict[str, tuple[str, ...]] = {}
     distance: dict[str, str | None] = {}
-    for gpu in tree.gpus:
+    for gpu in tree.gpus if labels else ():
         cells = matrix[gpu.label]
         least = min((cells[label] for label in labels), key=_RANK.__getitem__, default=None)
         distance[gpu.label] = least

@@ -72,7 +72,7 @@ def findings(system: NcclSystem) -> TopologyFindings:
     }
     nearest: dict[str, tuple[str, ...]] = {}
     least: dict[str, str | None] = {}
-    for gpu in gpus:
+    for gpu in gpus if nics else ():
         near = min((classes[gpu.label][nic.label] for nic in nics), key=_ORDER.__getitem__, default=None)
         least[gpu.label] = near
         nearest[gpu.label] = tuple(nic.label for nic in nics if classes[gpu.label][nic.label] == near)

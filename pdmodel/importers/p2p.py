@@ -279,6 +279,10 @@ def _read_json(text: str, file: str, reader: _Reader) -> None:
             "is JSON, but not of nvbandwidth", file=file, expected='{"nvbandwidth": {"testcases": [...]}}'
         ) from None
     reader.program = "nvbandwidth"
+    listed = raw["nvbandwidth"].get("GPU Device List")
+    for entry in listed if isinstance(listed, list) else ():
+        if (found := re.match(r"([0-9]{1,3}): ([^(]{1,80})", str(entry))) is not None:
+            reader.gpus.setdefault(int(found[1]), found[2].strip())
     for name, case in pairs:
         opened, rows = _nvbandwidth(name, 1), case.get("bandwidth_matrix")
         if opened is None or not isinstance(rows, list):

@@ -253,6 +253,15 @@ def test_nics_of_files_of_options_and_of_nobody():
     assert Box(paired.profile, "box").distance("gpu3", "nic3") is Distance.PIX
 
 
+def test_nics_that_may_be_one_are_told_as_assumed():
+    made = MadeBox(((0, 0, 0, 0), (0, 0, 0, 0)), ((0, 0, 0, 0), (0, 0, 0, 0)))
+    assert any(
+        "NIC0 and NIC1 are NICs of their own" in text for text in built("NVIDIA L40S", topo=printed(made)).assumed
+    )
+    card = built("NVIDIA L40S", topo=printed(pcie()))  # one card: its slot bounds both
+    assert not any("NICs of their own" in text for text in card.assumed)
+
+
 def test_perftest_tells_what_a_nic_reaches():
     box = built("NVIDIA H100 80GB HBM3", topo=printed(hgx()), perftest=perftest(gbit=390))
     assert kind_of(box, "nics.achievable_gb_per_s") == (48.75, SourceKind.MEASURED)

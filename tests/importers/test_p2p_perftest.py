@@ -60,7 +60,9 @@ def test_nvbandwidth_as_text_and_as_json():
         }
         for name, rows in tests.items()
     ]
-    same = p2p.parse(json.dumps({"nvbandwidth": {"testcases": cases}}), "nvb.json")
+    listed = ["0: NVIDIA H100 80GB HBM3 (00000000:01:00)"]
+    same = p2p.parse(json.dumps({"nvbandwidth": {"GPU Device List": listed, "testcases": cases}}), "nvb.json")
+    assert same.gpus == {0: "NVIDIA H100 80GB HBM3"}
     assert [one.cells for one in same.matrices] == [one.cells for one in log.matrices]
 
 

@@ -213,7 +213,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "uncalibrated": exchanges.uncalibrated_text,
     "switches": exchanges.switches_text,
     "constants": exchanges.constants_text,
+    "nodes": exchanges.nodes_text,
     "deepep": exchanges.deepep_text,
+    "calls": exchanges.calls_text,
     "fused": exchanges.fused_text,
 }
 

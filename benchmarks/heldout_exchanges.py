@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from itertools import product
 
 import numpy as np
 from collective_boxes import (
@@ -18,13 +19,22 @@ from collective_boxes import (
     published,
 )
 
-from pdmodel.costs.calibration import FloatArray
+from pdmodel.costs.calibration import FloatArray, robust_line
+from pdmodel.costs.collectives.nodes import Spread, nic_bound_s
 from pdmodel.costs.collectives.predict import predict
 from pdmodel.costs.collectives.selector import Situation, select
 from pdmodel.costs.collectives.uncalibrated import uncalibrated
-from pdmodel.costs.deepep import Direction, expected_distinct_nodes, low_latency_s, normal_s
+from pdmodel.costs.deepep import (
+    Direction,
+    expected_distinct_nodes,
+    low_latency_bytes,
+    low_latency_s,
+    normal_s,
+    two_level_bytes,
+)
 from pdmodel.costs.fused import fused_kernel_s
 from pdmodel.costs.moe import Routing, expected_distinct_ranks
+from pdmodel.hardware.constants import Algorithm as A
 from pdmodel.hardware.constants import CollectiveOperation as O
 from pdmodel.hardware.constants import Protocol as P
 from pdmodel.importers.nccl_tests import parse
@@ -46,6 +56,8 @@ SWITCHES = (
     ("rtx4090x4_two_switch_weak", pcie(4, 6, 8.9)),
     ("rtx5090x8_p2psys_nccl2.29.7", FALLBACK_8),
 )
+# Two nodes with a NIC for each GPU; line rates of the data sheets of A3 Mega and A4, assumed for the H200 nodes.
+NODES = (("h100x16_gcp_a3mega", 200), ("b200x16_gke_a4", 400), ("h200x16_roce_nccl2.30.4", 400))
 LEVEL, JUMP = 0.1, 0.3
 
 
@@ -130,6 +142,22 @@ def _log_row(name: str, situation: Situation) -> list[str]:
     times = np.array([row.out_of_place.time_s for row in rows if row.out_of_place])
     error = np.abs(select(O.ALL_REDUCE, sizes, situation).estimate_s / times - 1)
     return [name, f"all_reduce, {situation.ranks}", "1 GiB and more", percent(error), f"{error.max():.1%}"]
+
+
+def nodes_text() -> str:
+    """Two nodes of eight GPUs, a NIC for each: the time at which the NICs are done."""
+    rows = []
+    for name, line_gbit in NODES:
+        known = parse((DATA.parent / "nccl_logs" / f"{name}.txt").read_text(encoding="utf-8"), name).tables[0].rows
+        errors = []
+        for row in known:
+            if row.size_bytes >= HUGE:
+                rate = 0.95 * line_gbit / 8 * 1e9
+                bound_s = nic_bound_s(O.ALL_REDUCE, A.NVLS_TREE, row.size_bytes, Spread(16, 2, 8), rate)
+                errors.append(bound_s / min(place.time_s for place in row.places) - 1)
+        signed = np.array(errors)
+        rows.append([name, f"{line_gbit}", str(signed.size), f"{signed.mean():+.1%}", f"{np.abs(signed).max():.1%}"])
+    return markdown(["log", "line rate of a NIC [Gbit/s]", "sizes", "mean, signed", "worst"], rows)
 
 
 # ---- expert parallel -----------------------------------------------------------------------------------------------
@@ -217,6 +245,40 @@ def deepep_text() -> str:
         *_published(),
     ]
     return markdown(["kernels", "GPU", "direction", "points", "mean", "worst"], rows)
+
+
+def calls_text() -> str:
+    """vLLM's calls of DeepEP: the form t = a + V/B with a and B of their own, every second token count left out."""
+    rows = []
+    records = _records("h100_sxm__vllm-0.24.0__moe_a2a")
+    directions: tuple[Direction, ...] = ("dispatch", "combine")
+    for backend, direction in product(dict.fromkeys(record["comm_backend"] for record in records), directions):
+        mine = [one for one in records if (one["comm_backend"], one["phase"]) == (backend, direction)]
+        shapes = [
+            Routing(int(one["num_tokens"]), int(one["hidden_size"]), int(one["num_experts"]), int(one["topk"]), 2)
+            for one in mine
+        ]
+        size = np.array(
+            [
+                low_latency_bytes(shape, direction)
+                if backend == "deepep_ll"
+                else two_level_bytes(shape, direction, 8, 8)[1]
+                for shape in shapes
+            ]
+        )
+        tokens, time_s = np.array([s.tokens for s in shapes]), np.array([float(one["latency"]) for one in mine]) / 1e6
+        fitted = np.isin(tokens, np.unique(tokens)[::2])
+        base_s, rate = robust_line(size[fitted], time_s[fitted])
+        error = np.abs((base_s + size / rate) / time_s - 1)[~fitted]
+        straight = []
+        for kind in sorted({(s.hidden_size, s.experts, s.top_k) for s in shapes}):
+            one = np.array([(s.hidden_size, s.experts, s.top_k) == kind for s in shapes])
+            known, left = one & fitted, one & ~fitted
+            guess = np.interp(np.log(tokens[left]), np.log(tokens[known]), np.log(time_s[known]))
+            straight.extend(np.abs(np.exp(guess) / time_s[left] - 1))
+        cells = [f"{base_s * 1e6:.0f}", f"{rate / 1e9:.0f}", str(error.size), percent(error), f"{error.max():.0%}"]
+        rows.append([backend, direction, *cells, percent(np.array(straight))])
+    return markdown(["calls", "direction", "a [us]", "B [GB/s]", "left out", "mean", "worst", "log-log"], rows)
 
 
 def fused_text() -> str:

@@ -49,5 +49,5 @@ def test_sizes_left_out_of_aiconfigurators_tables(errors):
 
 def test_the_page_has_the_tables_of_the_script(errors):
     page = errors.PAGE.read_text(encoding="utf-8")
-    for name in ("carried", "between", "switches", "constants", "uncalibrated", "fused"):
+    for name in ("carried", "between", "switches", "constants", "uncalibrated", "nodes", "deepep", "calls", "fused"):
         assert f"<!-- table: {name} -->\n{errors.SECTIONS[name]()}<!-- end -->" in page

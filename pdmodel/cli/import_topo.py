@@ -22,7 +22,10 @@ REFUSED = InputError.exit_code
 def topo(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Outputs of nvidia-smi topo -m, -mp, -p2p or rocm-smi --showtopo."),
+        typer.Argument(
+            metavar="FILE...",
+            help="Outputs of nvidia-smi topo -m, -mp, -p2p or rocm-smi --showtopo; topology files of NCCL, too.",
+        ),
     ],
     *,
     form: FormatOption = None,
@@ -34,10 +37,25 @@ def topo(
 
     One FILE is shown whole, several as a table. Exit code 3 if any is refused; the reason is printed all the same.
     """
+    show_findings([_findings(file) for file in files], resolved_format(form, output), output)
+
+
+def _findings(file: Path) -> TopologyFindings:
+    """What a matrix, or a topology file of NCCL, says."""
+    from pdmodel.importers import nccl_xml
+    from pdmodel.importers.findings import Kind, refused
+    from pdmodel.importers.nccl_xml_findings import findings
     from pdmodel.importers.topo import read
     from pdmodel.report.files import read_whole
 
-    show_findings([read(read_whole(file), str(file)) for file in files], resolved_format(form, output), output)
+    content = read_whole(file)
+    if not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        return read(content, str(file))
+    try:
+        return findings(nccl_xml.parse(content, str(file)))
+    except InputError as error:
+        where = f"{error.path}: " if error.path else ""
+        return refused(str(file), f"{where}{error.message}", kind=Kind.NCCL_XML)
 
 
 def show_findings(found: Sequence[TopologyFindings], form: Format, output: Path | None) -> None:

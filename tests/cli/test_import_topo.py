@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "importers"))
+from made_boxes import hgx_xml
 from made_topo import Box, hgx, printed, rocm
 
 KEYS = ["status", "gpus", "nics", "nvlink", "nearest_nics", "distance", "warnings"]
@@ -107,3 +108,17 @@ def test_output_goes_to_a_file(pdmodel: Callable[..., object], files: dict[str, 
     run = pdmodel("import", "topo", files["whole"], "-o", str(target))
     assert (run.code, run.out) == (0, "")
     assert json.loads(target.read_text(encoding="utf-8"))["gpus"] == 4
+
+
+def test_one_table_of_matrices_and_topology_files(
+    pdmodel: Callable[..., object], files: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "nccl.xml").write_text("<!-- of a tool -->\n" + hgx_xml(8), encoding="utf-8")
+    (tmp_path / "cut.xml").write_text(hgx_xml(8)[:500], encoding="utf-8")
+    xml, cut = str(tmp_path / "nccl.xml"), str(tmp_path / "cut.xml")
+    run = pdmodel("import", "topo", files["whole"], xml, cut, "--format", "json")
+    whole, nccl, refused = json.loads(run.out)
+    assert run.code == 3 and (whole["status"], nccl["status"], refused["status"]) == ("complete", "complete", "refused")
+    assert (nccl["gpus"], nccl["nics"], nccl["nvlink"], nccl["distance"]["GPU0"]) == (8, 8, True, "PIX")
+    assert "line" in refused["reason"] and "column" in refused["reason"]
+    assert run.err.startswith(f"pdmodel: {cut}: line ")

@@ -106,6 +106,7 @@ def _by_lspci(evidence: BoxEvidence, told: BoxTree, hypothesis: BoxTree | None, 
     item = max(evidence.lspci, key=lambda one: len(one.found.devices))
     basis = ledger.file("tree", item, "derived", "the tree, and LnkCap of both ends of each link")
     ledger.facts.append(Fact("tree", "the tree of the machine", item.base))
+    ledger.warnings += [f"{item.base}: {text}" for text in told.remarks]
     if not told.sockets_known and hypothesis is not None and len(hypothesis.gpus) == len(told.gpus):
         told = with_sockets(told, hypothesis)
         ledger.facts.append(Fact("sockets", f"{len(told.sockets)}", hypothesis.file))

@@ -124,6 +124,16 @@ def test_a_drawing_takes_its_sockets_from_letters():
     assert len(alone.profile.tree.sockets) == 1 and any("one socket" in text for text in alone.assumed)
 
 
+def test_a_root_port_with_several_links_is_a_switch_whose_ports_are_missing():
+    whole = switched_lspci(1)
+    start = whole.index("01:00.0 PCI bridge")
+    without_upstream = whole[:start] + whole[whole.index("02:00.0 PCI bridge") :]
+    box = built(lspci=without_upstream.replace("secondary=01", "secondary=02"))
+    assert any("several links below it" in text for text in box.warnings)
+    assert {len(port.gpus) for port in box.profile.tree.root_ports} == {0}
+    assert not any("several links" in text for text in built(lspci=whole).warnings)
+
+
 def test_one_device_of_lspci_stands_for_all():
     slow = vvv("01:00.0", GPU_TEXT, cap="32GT/s, Width x8")
     box = built(topo=printed(pcie()), lspci=slow)

@@ -85,9 +85,10 @@ def choose(
     points = UNKNOWN if measured is None else (measured,)
     say("replaying simple rules")
     unmanaged = band(data, UNMANAGED, points)
-    tried = _simple(data, unmanaged.at(*centre), centre)
     floor = cost_floor(data)
-    found = _fast_path(data, tried, unmanaged, floor)
+    little = unmanaged.unfavourable.replay.cost - floor < WORTH * price_of_prefill(data)
+    tried = _simple(data, unmanaged.at(*centre), centre, with_cap=not little)
+    found = _fast_path(data, tried, floor, little=little)
     candidates: list[tuple[Policy, Replay]] = list(tried)
     if found is None:
         say("solving the program")
@@ -143,21 +144,24 @@ def _with_sure_prices(data: AllocationData) -> AllocationData:
     return replace(data, phase_price_per_s=(np.minimum(price, data.phase_price_per_s[0]),))
 
 
-def _simple(data: AllocationData, unmanaged: Replay, centre: tuple[float, float]) -> list[tuple[Policy, Replay]]:
+def _simple(
+    data: AllocationData, unmanaged: Replay, centre: tuple[float, float], *, with_cap: bool
+) -> list[tuple[Policy, Replay]]:
+    """The simple rules, replayed; a static cap is searched for where there is something to win."""
     tried: list[tuple[Policy, Replay]] = [(UNMANAGED, unmanaged)]
     tried += [(rule, _replay(data, rule, centre)) for rule in SIMPLE if rule is not UNMANAGED]
-    cap = best_cap(data, unmanaged, kv_weight=centre[0], interference=centre[1]).policy
-    if cap is not None:
-        tried.append((cap, _replay(data, cap, centre)))
+    if with_cap:
+        cap = best_cap(data, unmanaged, kv_weight=centre[0], interference=centre[1]).policy
+        if cap is not None:
+            tried.append((cap, _replay(data, cap, centre)))
     return tried
 
 
 def _fast_path(
-    data: AllocationData, tried: Sequence[tuple[Policy, Replay]], unmanaged: Band, floor: float
+    data: AllocationData, tried: Sequence[tuple[Policy, Replay]], floor: float, *, little: bool
 ) -> _Found | None:
-    """Whether something simpler than a program answers, and what."""
+    """Whether something simpler than a program answers, and what; ``little``: there is next to nothing to win."""
     by_name = {replay.policy: replay for _, replay in tried}
-    little = unmanaged.unfavourable.replay.cost - floor < WORTH * price_of_prefill(data)
     if not shares_port(data):
         edf = by_name[RESIDUAL_EDF.name]
         on_time = edf.decode_stall_s.max(initial=0.0) + edf.load_stall_s.max(initial=0.0) <= ON_TIME

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pdmodel.allocation.bound import shared_ports
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, Verdict, VerdictKind
@@ -78,8 +79,7 @@ def port_shortfall(data: AllocationData, slack_s: float, kind: FlowKind | None =
 
 def shares_port(data: AllocationData) -> bool:
     """Whether any port carries critical traffic and KV."""
-    critical = sum((table.sum(axis=0) for table in data.critical_bytes), start=data.decode_rate.sum(axis=0))
-    return bool(((critical > 0) & (data.consumption > 0).any(axis=0)).any())
+    return bool(shared_ports(data).any())
 
 
 def judge(

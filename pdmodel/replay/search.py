@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pdmodel.allocation.bound import shared_ports
 from pdmodel.allocation.data import AllocationData
 from pdmodel.hardware.ports import PortKind
 from pdmodel.replay.engine import simulate
@@ -61,16 +62,17 @@ def band(
     """Replay a policy over (kv_weight, interference), by default over {1/2, 1, 2} x {0, 0.1}.
 
     Weights matter where KV and critical traffic share a tier; a policy that serves one before the other has one replay
-    for all weights.
+    for all weights. Where no port carries both, nothing of this matters, and one replay is all.
     """
     chosen = policy_named(policy) if isinstance(policy, str) else policy
     weighed = isinstance(chosen, QueuePolicy) and not chosen.critical_first
+    meets = bool(shared_ports(data).any())
     known: dict[tuple[float, float], Replay] = {}
     found = []
     for weight, kappa in points:
-        key = (weight if weighed else 1.0, kappa)
+        key = (weight if weighed and meets else 1.0, kappa if meets else 0.0)
         if key not in known:
-            known[key] = simulate(data, chosen, kv_weight=key[0], interference=kappa)
+            known[key] = simulate(data, chosen, kv_weight=key[0], interference=key[1])
         found.append(BandPoint(weight, kappa, known[key]))
     return Band(chosen.name, tuple(found))
 

@@ -136,7 +136,7 @@ def tiled_flop(rows: Value, columns: Value, depth: Value, copies: float, tiles: 
     smooth = 2.0 * copies * rows * columns * depth
     if tiles is None:
         return smooth
-    best: Value = smooth * np.inf
+    best: Value = smooth + np.inf  # no product: 0 times infinity would be no number
     for height, width, halvings in _TILES:
         count = copies * np.ceil(rows / height) * np.ceil(columns / width)
         waves: Value = np.ceil(count / tiles.multiprocessors) * tiles.multiprocessors

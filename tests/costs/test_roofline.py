@@ -204,6 +204,7 @@ def test_waves_by_hand() -> None:
     assert roofline.tiled_flop(1024.0, 4096.0, 4096.0, 1.0, tiles) == pytest.approx(expected, rel=1e-12)
     smooth = 2 * 1024 * 4096 * 4096
     assert roofline.tiled_flop(1024.0, 4096.0, 4096.0, 1.0, None) == smooth
+    assert roofline.tiled_flop(1024.0, 0.0, 4096.0, 1.0, tiles) == 0
     half = tiles.model_copy(update={"share": 0.5})
     found = roofline.tiled_flop(1024.0, 4096.0, 4096.0, 1.0, half)
     assert found == pytest.approx((expected + smooth) / 2, rel=1e-12)

@@ -111,8 +111,9 @@ def test_what_binds_a_kernel() -> None:
     assert shared["tp_all_reduce_attn"].bound_by in {Bound.PORT, Bound.PROTOCOL}
 
 
-def test_terms_of_a_kernel_bracket_its_time() -> None:
-    here = setting("qwen3-30b-a3b", "h100_8nic", 2, ep=2)
+@pytest.mark.parametrize("name", ["h100_8nic", "b200_8nic", "rtx_pro_6000_server", "l40s_pcie_gen4"])
+def test_terms_of_a_kernel_bracket_its_time(name: str) -> None:
+    here = setting("qwen3-30b-a3b", name, 2, ep=2)
     device = Device.of(here.box.profile)
     passes = (
         prefill_pass(here.arch, here.box.profile, 2048, tp_size=2, ep_size=2),

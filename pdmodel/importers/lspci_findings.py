@@ -52,7 +52,9 @@ def findings(found: Lspci) -> TopologyFindings:
         distance=distance,
         matrix=matrix,
         pcie_matrix=matrix,
-        numa_affinity={leaf.label: leaf.socket.removeprefix("numa") or None for leaf in tree.gpus},
+        numa_affinity={
+            leaf.label: leaf.socket.removeprefix("numa") if tree.sockets_known else None for leaf in tree.gpus
+        },
         twins=twins,
         warnings=tuple(dict.fromkeys(warnings)),
     )

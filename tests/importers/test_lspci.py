@@ -24,6 +24,7 @@ def test_the_drawing_tells_the_tree():
     assert result.matrix["GPU0"]["GPU1"] == "NODE"
     assert any("1 Ethernet ports" in text for text in result.warnings)
     assert any("one socket" in text for text in result.warnings)
+    assert set(result.numa_affinity.values()) == {None}
 
 
 def test_a_drawing_with_one_root_bus_and_indented():

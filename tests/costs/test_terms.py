@@ -101,6 +101,15 @@ def test_no_choice_without_a_graph_or_without_nccl() -> None:
 
 
 @pytest.mark.parametrize("name", list_profiles())
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "all_to_all"])
+def test_what_is_brought_over_keeps_the_order_of_latencies(name: str, operation: str) -> None:
+    here = box(name)
+    for ranks in range(2, here.gpu_count + 1):
+        latencies = [branch.alpha_us for branch in branches(operation, range(ranks), here).branches]
+        assert latencies == sorted(latencies)
+
+
+@pytest.mark.parametrize("name", list_profiles())
 @pytest.mark.parametrize("operation", ["broadcast", "reduce"])
 def test_broadcast_and_reduce_on_every_box(name: str, operation: str) -> None:
     here = box(name)

@@ -139,7 +139,9 @@ def carry_over(
     Equation: B' = B p/p' r with p, p' the payload per rank and byte of S of the known and the wanted case and r the
     operations' `rate_ratio` (over `NVLS_SHARE` from the switch to a ring); alpha' = alpha L'/L, L NCCL's latency, where
     a ring is left or entered; alpha' = alpha where peers work side by side in both (one-shot, two-shot, pairwise,
-    NVLS). A size at which the branch is left or entered scales with p/p' L'/L: where NCCL's own estimates cross.
+    NVLS), and no less than that of the branch before where it was no less there: a line of large messages says
+    little of latency. A size at which the branch is left or entered scales with p/p' L'/L: where NCCL's own estimates
+    cross.
 
     Parameters: ``known`` constants of this box; ``operation`` and ``ranks`` n >= 2 wanted; ``nvlink``, ``staged``: how
     the GPUs are connected.
@@ -149,7 +151,7 @@ def carry_over(
     at that number of ranks where there are any. Errors on public tables: docs/collectives.md.
     Source: own derivation.
     """
-    branches = []
+    branches: list[Branch] = []
     ratio = rate_ratio(known.operation, operation, ranks, staged=staged)
     for branch in known.branches:
         algorithm = _algorithm(operation, branch.algorithm)
@@ -170,9 +172,11 @@ def carry_over(
             for field, size in (("max_bytes", branch.max_bytes), ("from_bytes", branch.from_bytes))
             if size is not None
         }
+        before = known.branches[len(branches) - 1].alpha_us if branches else branch.alpha_us
+        least_us = branches[-1].alpha_us if branches and branch.alpha_us >= before else 0.0
         update = {
             "algorithm": algorithm,
-            "alpha_us": branch.alpha_us * latency,
+            "alpha_us": max(branch.alpha_us * latency, least_us),
             "bandwidth_gb_per_s": branch.bandwidth_gb_per_s * payload / wanted * faster,
             **limits,
         }

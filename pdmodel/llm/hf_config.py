@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pdmodel.llm.hf_families import UNKNOWN_FAMILY, Family
 from pdmodel.llm.hf_fields import ConfigSection, text_section
 from pdmodel.llm.hf_mixers import Layers, plain_attention, read_mixers
 from pdmodel.llm.hf_moe import block_experts, read_moe
+from pdmodel.llm.hf_names import in_common_words
 from pdmodel.llm.hf_quantization import weight_dtypes
 from pdmodel.llm.hf_unsupported import family_of, refuse_not_understood, refuse_unsupported
 from pdmodel.llm.hf_words import LISTS, MLP, Words, fitted, layer_words
@@ -44,11 +46,11 @@ def config_name(path: Path) -> str:
 
 def architecture_from_config(raw: Mapping[str, Any], *, name: str, file: str = "") -> Architecture:
     """The architecture in a config that is already parsed; errors as in `read_hf_config`."""
-    section = text_section(raw, file)
+    section = in_common_words(text_section(raw, file))
     refuse_unsupported(section)
     family = family_of(section)
     if family is not None:
-        return _architecture(section, family, name)
+        return _architecture(replace(section, silent=dict(family.silent)), family, name)
     try:
         return _architecture(section, UNKNOWN_FAMILY, name)
     except InputError as error:
@@ -165,6 +167,9 @@ def _notes(section: ConfigSection, family: Family, layers: int) -> tuple[str, ..
     notes = []
     if family_of(section) is None:
         notes.append(f"model_type {section.family!r} is not known: read by its fields alone")
+    left_out = [f"{key} {value}" for key, value in family.silent if key not in section.values]
+    if left_out:
+        notes.append(f"left out, so as {section.family} has it: {', '.join(left_out)}")
     if _mtp_layers(section):
         notes.append(f"{_mtp_layers(section)} multi-token-prediction layers are left out of layers, parameters and KV")
     uncounted = (

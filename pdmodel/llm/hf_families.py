@@ -23,7 +23,7 @@ class Family:
     beside the experts of each layer. ``state``: kind of the recurrent layers, a key of `hf_states.STATE_FIELDS`.
     ``output_gate``: a gate scales the attention's output. ``shares_last``: the last ``num_kv_shared_layers`` layers
     keep no keys. ``compressed``: compressed attention (CSA, HCA, CSA2). ``uncounted``: matrices that parameters leave
-    out, in words.
+    out, in words. ``silent``: sizes that published configs of it leave out, and what that means.
     """
 
     gated_mlp: bool = True
@@ -44,6 +44,7 @@ class Family:
     shares_last: bool = False
     compressed: bool = False
     uncounted: str = ""
+    silent: tuple[tuple[str, int], ...] = ()
 
 
 UNKNOWN_FAMILY = Family(kv_heads_required=True)
@@ -87,6 +88,7 @@ _GEMMA3 = Family(
     pattern="LLLLLG",
     kv_heads_required=True,
     head_dim=256,
+    silent=(("num_attention_heads", 8), ("num_key_value_heads", 4), ("vocab_size", 262208)),
 )
 _COMPRESSED = Family(kv_heads_required=True, every_layer_moe=True, compressed=True)
 _LIGHTNING = Family(kv_heads_required=True, experts_in_intermediate_size=True, state="lightning")
@@ -132,6 +134,7 @@ FAMILIES: dict[str, Family] = {
     "internlm3": Family(kv_heads_required=True),
     "baichuan": Family(),
     "stablelm": Family(),
+    "falcon": Family(gated_mlp=False, kv_heads_required=True, tied_embeddings=True),
     "cohere": Family(tied_embeddings=True),
     "seed_oss": Family(kv_heads_required=True, qkv_bias=True, head_dim=128),
     "smollm3": Family(window=True, opt_in_window=True, kv_heads_required=True, tied_embeddings=True),

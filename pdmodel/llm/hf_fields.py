@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pdmodel.errors import InputError, nearest
@@ -20,13 +20,15 @@ LARGEST = 10**9
 class ConfigSection:
     """One JSON object of a config with the place it came from, for messages.
 
-    ``prefix`` is its JSON path with a dot, or "". ``outer`` holds the top-level values that it inherits.
+    ``prefix`` is its JSON path with a dot, or "". ``outer`` holds the top-level values that it inherits, ``silent``
+    what an absent key means for its ``model_type``.
     """
 
     values: Mapping[str, Any]
     outer: Mapping[str, Any]
     file: str
     prefix: str = ""
+    silent: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -42,7 +44,9 @@ class ConfigSection:
     def get(self, key: str) -> Any:
         """The value, or None when it is absent or null."""
         found = self.values.get(key)
-        return self.outer.get(key) if found is None and key in _INHERITED else found
+        if found is None and key in _INHERITED:
+            return self.outer.get(key)
+        return self.silent.get(key) if found is None and key not in self.values else found
 
     def present(self, *keys: str) -> str | None:
         """The first of ``keys`` with a value that is not null."""

@@ -278,3 +278,56 @@ def test_files_and_names(tmp_path: Path) -> None:
         load_llm(tmp_path / "broken.json")
     with pytest.raises(InputError, match=r"unknown LLM 'qwen3-33b'.*did you mean 'qwen3-32b'"):
         load_llm("qwen3-33b")
+
+
+FALCON: dict[str, Any] = {
+    "model_type": "falcon",
+    "architectures": ["FalconForCausalLM"],
+    "num_hidden_layers": 4,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_kv_heads": 8,
+    "multi_query": True,
+    "new_decoder_architecture": False,
+    "parallel_attn": True,
+    "alibi": False,
+    "bias": False,
+    "vocab_size": 1000,
+}
+
+
+def test_falcon_says_kv_heads_in_its_own_words() -> None:
+    one = read(FALCON)
+    assert (one.kv_heads, one.head_dim, one.gated_mlp, one.intermediate_size) == (1, 64, False, 2048)
+    assert kv_bytes_per_token(one) == 4 * 2 * 64 * 2
+    assert read(FALCON | {"multi_query": False}).kv_heads == 8
+    grouped = read(FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 1000})
+    assert (grouped.kv_heads, grouped.intermediate_size) == (2, 1000)
+    # Falcon-180B has 8 KV heads of 64 on 80 layers: 163,840 bytes a token in BF16.
+    sizes = {"num_hidden_layers": 80, "hidden_size": 14848, "num_attention_heads": 232, "vocab_size": 65024}
+    large = read(FALCON | sizes | {"new_decoder_architecture": True})
+    assert kv_bytes_per_token(large) == 163_840 and large.parameters == pytest.approx(180e9, rel=0.01)
+    with pytest.raises(InputError, match="new_decoder_architecture: found 1; expected true or false"):
+        read(FALCON | {"new_decoder_architecture": 1})
+    with pytest.raises(InputError, match="num_attention_heads"):
+        read(FALCON | {"num_attention_heads": "8"})
+
+
+def test_what_published_configs_of_gemma_3_leave_out_is_filled_and_told() -> None:
+    text = {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "sliding_window": 1024,
+    }
+    found = read({"model_type": "gemma3", "text_config": text, "vision_config": {"num_attention_heads": 16}})
+    # Gemma 3 4B: 8 heads, 4 KV heads of 256; 5 of 34 layers are global; 3.88 billion parameters beside the vision.
+    assert (found.heads, found.kv_heads, found.head_dim) == (8, 4, 256)
+    assert kv_bytes_per_token(found) == 5 * 2 * 4 * 256 * 2
+    assert found.parameters == pytest.approx(3.88e9, rel=0.001)
+    assert any("num_attention_heads 8, num_key_value_heads 4, vocab_size 262208" in note for note in found.notes)
+    whole = read({"text_config": text | {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208}})
+    assert not any("left out, so" in note for note in whole.notes)
+    with pytest.raises(InputError, match=r"text_config.hidden_size: missing key"):
+        read({"text_config": {key: value for key, value in text.items() if key != "hidden_size"}})

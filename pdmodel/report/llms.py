@@ -283,8 +283,9 @@ def _what(kind: KindOfLayer) -> str:
     if mixer.mla is not None:
         words.append(f"latent {mixer.mla.kv_lora_rank} + {mixer.mla.qk_rope_head_dim}")
     elif mixer.compression is not None:
-        own = "" if mixer.compression.owner or not mixer.compression.ratio else ", entries of another layer"
-        words.append(f"entry of {mixer.head_dim}, one per {mixer.compression.ratio} tokens{own}")
+        ratio = mixer.compression.ratio
+        own = "" if mixer.compression.owner or not ratio else ", entries of another layer"
+        words.append(f"entry of {mixer.head_dim}" + (f", one per {ratio} tokens{own}" if ratio else " a token"))
     elif mixer.heads:
         words.append(f"{mixer.kv_heads} KV heads of {mixer.head_dim}")
         if mixer.v_head_dim != mixer.head_dim:

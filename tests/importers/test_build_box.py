@@ -149,6 +149,13 @@ def test_without_any_tree_gpus_sit_directly_on_one_socket():
 # ---- links -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_matrix_of_p2p_alone_tells_how_many_gpus_and_that_they_stage():
+    text = "\tGPU0\tGPU1\n GPU0\tX\tCNS\t\n GPU1\tCNS\tX\t\n"
+    box = built(topo=text, gpu="L40S", nics="1@100")
+    assert (box.profile.gpu.count, box.profile.flags.p2p) == (2, "refused")
+    assert any("no file tells the tree" in text for text in box.assumed)
+
+
 def test_measured_copies_beat_arithmetic():
     box = built(topo=printed(pcie(4)), p2p=p2p_log(4, lambda a, b: 56.0 if a // 2 == b // 2 else 45.0))
     assert kind_of(box, "links.gpu.egress_gb_per_s") == (56.0, SourceKind.MEASURED)

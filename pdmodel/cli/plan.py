@@ -75,7 +75,9 @@ def plan(
         from pdmodel.errors import DeadlineError
 
         count = len(answer.missed_deadlines)
-        raise DeadlineError(f"{answer.scenario}: {count} deadline{'s' * (count > 1)} missed, first: {answer.missed_deadlines[0]}")
+        raise DeadlineError(
+            f"{answer.scenario}: {count} deadline{'s' * (count > 1)} missed, first: {answer.missed_deadlines[0]}"
+        )
 
 
 def _planned(scenario: str) -> Plan:

@@ -139,7 +139,7 @@ def with_details(tree: BoxTree, listing: Lspci | None, ledger: Ledger, evidence:
 
 
 def _direct(evidence: BoxEvidence, ledger: Ledger) -> BoxTree:
-    """No file tells a tree: as many GPUs as copies, topo -p2p or collectives name, each on a root port of one socket."""
+    """No file tells a tree: as many GPUs as copies, topo -p2p or collectives name, side by side on one socket."""
     counts = [(item.found.gpu_count, item.base) for item in evidence.p2p if item.found.gpu_count]
     counts += [(len(matrix.codes), item.base) for item in evidence.topo for matrix in item.found.p2p if matrix.codes]
     for item in evidence.logs:

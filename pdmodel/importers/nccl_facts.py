@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from pathlib import PurePath
 from statistics import mean, median
@@ -63,13 +63,14 @@ def check_units(rows: Sequence[Row], ranks: int | None, file: str) -> tuple[tupl
     near = next((share for share in shares if abs(middle / share - 1) < 0.03), None)
     if near is None:
         raise _unit_error(telling, middle, file)
-    bad = {row.line for row, place, ratio in telling if abs(ratio / near - 1) > _tolerance(place)}
+    off = [item for item in telling if abs(item[2] / near - 1) > _tolerance(item[1])]
+    bad = {row.line for row, _, _ in off}
     notes = []
     if near != 1.0:
         text = f"this version prints algbw of {shares[near]} of the size; bandwidths are taken from size and time"
         notes.append(Note(telling[0][0].line, text))
     if len(bad) > len(rows) / 4:
-        raise _unit_error([item for item in telling if item[0].line in bad], middle, file)
+        raise _unit_error(off, median(ratio for _, _, ratio in off), file)
     notes += [Note(line, "algbw is not size / time: row dropped") for line in sorted(bad)]
     return tuple(row for row in rows if row.line not in bad), tuple(notes)
 
@@ -86,7 +87,7 @@ def _tolerance(place: Place) -> float:
 
 
 def _unit_error(telling: Sequence[tuple[Row, Place, float]], middle: float, file: str) -> InputError:
-    row, place, _ = telling[-1]
+    row, place, _ = next((item for item in reversed(telling) if abs(item[2] / middle - 1) < 0.1), telling[-1])
     printed, own = (place.algbw_bytes_per_s or 0.0) / 1e9, row.size_bytes / place.time_s / 1e9
     slip = next((text for factor, text in _UNIT_SLIP.items() if abs(middle / factor - 1) < 0.1), "a unit differs")
     return InputError(
@@ -207,6 +208,19 @@ def ranks_of(
     return Found(None, why)
 
 
+def ranks_by_hand(ranks: int, rows: Sequence[Row], read: Callable[[], Found]) -> Found:
+    """Ranks that the user says; what the log says instead (``read``) is noticed."""
+    try:
+        own = read()
+    except InputError:  # it contradicts itself, which is why the user says it
+        own = Found(None, "")
+    found = Found(ranks, "given by hand")
+    if own.value in {None, ranks}:
+        return found
+    text = f"{ranks} ranks are taken, as given by hand; the log tells of {own.value} ({own.source})"
+    return replace(found, notes=(Note(rows[0].line, text),))
+
+
 def _by_parts(rows: Sequence[Row], file: str) -> tuple[tuple[int, ...], str] | None:
     """Where count is of one rank's part: size over count is n. Rows must agree."""
     found: dict[int, int] = {}
@@ -276,7 +290,8 @@ def nodes_of(devices: Sequence[Device], ranks: int | None) -> Found:
             return Found(ranks // len(places), "repeated devices", (Note(devices[0].line, text),))
         return Found(len(hosts), f"hosts of the Rank lines ({per_host:g} GPUs each)")
     per_node = max(device.device for device in devices) + 1
-    note = Note(devices[0].line, f"{len(devices)} of {ranks} Rank lines: {per_node} GPUs a node by the device numbers")
+    shown = f"{len(devices)} of {ranks} Rank lines" if len(devices) < ranks else f"{len(devices)} Rank lines"
+    note = Note(devices[0].line, f"{shown}: {per_node} GPUs a node by the device numbers")
     return Found(max(len(hosts), ceil(ranks / per_node)), "device numbers", (note,))
 
 

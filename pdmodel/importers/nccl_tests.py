@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pdmodel.errors import InputError
 from pdmodel.importers import nccl_facts as facts
@@ -279,15 +280,13 @@ def _table(
     notes += [Note(line, "rows are left out here") for line in block.left_out]
     collectives, collective_from = facts.collectives_of(rows, kind or block.named, file, by_user=kind is not None)
     sure = collectives[0] if len(collectives) == 1 else None
-    if ranks is None:
-        found = facts.ranks_of(rows, sure, block.devices, block.threads, file)
-    else:
-        found = facts.Found(ranks, "given by hand")
+    read = partial(facts.ranks_of, rows, sure, block.devices, block.threads, file)
+    found = read() if ranks is None else facts.ranks_by_hand(ranks, rows, read)
     rows, unit_notes = facts.check_units(rows, found.value, file)
     where = facts.nodes_of(block.devices, found.value) if nodes is None else facts.Found(nodes, "given by hand")
     if found.value is not None and where.value is None and found.value == block.threads:
         where = facts.Found(1, "all ranks in one process")
-    notes += [*unit_notes, *where.notes, *_repeats(rows)]
+    notes += [*found.notes, *unit_notes, *where.notes, *_repeats(rows)]
     checked = any(place.wrong is not None for row in rows for place in row.places)
     if not checked:
         notes.append(Note(rows[0].line, "results were not checked in this run (no #wrong)"))

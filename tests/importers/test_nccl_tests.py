@@ -189,6 +189,15 @@ MISTAKES = {
         ),
         "the times look like milliseconds",
     ),
+    "milliseconds in one place": (
+        "\n".join(
+            " ".join([*w[:5], f"{float(w[5]) / 1e3:.4f}", *w[6:]])
+            if (w := line.split())[:1] and w[0].isdigit()
+            else line
+            for line in LINES
+        ),
+        "but 1073741824 B in 48.192 us are 2.228e+04 GB/s: the times look like milliseconds",
+    ),
     "columns deleted": (
         "\n".join(" ".join(w[:5]) if (w := line.split())[:1] and w[0].isdigit() else line for line in LINES),
         f"line {FIRST_ROW + 1}: no usable row: 5 values where 13 columns belong",
@@ -266,6 +275,13 @@ def test_nothing_but_an_input_error_comes_out_of_a_spoilt_log(text):
         assert "\n" not in str(error)
         return
     assert all(row.places and row.size_bytes > 0 for table in log.tables for row in table.rows)
+
+
+def test_ranks_by_hand_win_and_the_logs_own_are_told():
+    log = parse(LOG, "x.log", ranks=4)
+    assert (only(log).ranks, only(log).ranks_from) == (4, "given by hand")
+    assert any("the log tells of 8 (Rank lines)" in note.text for note in log.notes)
+    assert not any("given by hand" in note.text for note in parse(LOG, "x.log", ranks=8).notes)
 
 
 def test_progress_is_told():

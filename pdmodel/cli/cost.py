@@ -49,7 +49,7 @@ def collective(
     ] = None,
     gpus: GpusOption = None,
     implementation: Annotated[
-        str, typer.Option("--implementation", metavar="NAME", help="nccl, vllm_custom or deepep.")
+        str, typer.Option("--implementation", metavar="NAME", help="nccl, vllm_custom, deepep or deepep_ll.")
     ] = "nccl",
     algorithm: Annotated[
         str | None, typer.Option("--algorithm", metavar="NAME", help="Only this algorithm, such as ring or nvls.")
@@ -139,7 +139,9 @@ def moe(
     exchange: Annotated[
         str,
         typer.Option(
-            "--exchange", metavar="NAME", help="all_reduce, all_gather_reduce_scatter, all_to_all, dedup or fused."
+            "--exchange",
+            metavar="NAME",
+            help="all_reduce, all_gather_reduce_scatter, all_to_all, dedup, low_latency or fused.",
         ),
     ],
     ep: Annotated[

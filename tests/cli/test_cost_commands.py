@@ -14,7 +14,9 @@ from syrupy.assertion import SnapshotAssertion
 
 from pdmodel import resources
 from pdmodel.costs.collectives import collective
+from pdmodel.costs.moe import EpExchange
 from pdmodel.hardware.catalog import load_profile
+from pdmodel.hardware.constants import Implementation
 from pdmodel.hardware.topology import Box
 
 Program = Callable[..., Any]
@@ -52,6 +54,12 @@ def test_a_forced_protocol(pdmodel: Program) -> None:
     free = json.loads(pdmodel(*words).out)
     assert rows[-1]["time_s"] > free[-1]["time_s"]
     assert rows[0]["time_s"] == pytest.approx(free[0]["time_s"])
+
+
+def test_help_names_every_choice(pdmodel: Program) -> None:
+    words = [" ".join(pdmodel("cost", name, "--help").out.replace("│", " ").split()) for name in ("moe", "collective")]
+    assert [one.value for one in EpExchange if one.value not in words[0]] == []
+    assert [one.value for one in Implementation if one.value not in words[1]] == [Implementation.DEEPGEMM.value]
 
 
 def test_what_nccl_takes_is_printed_beside_the_time(pdmodel: Program) -> None:

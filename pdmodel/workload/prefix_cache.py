@@ -89,8 +89,12 @@ class LruCache:
             if block not in held:
                 break
             hits += 1
-        for block in reversed(blocks):
-            held[block] = None
+        for block in reversed(blocks[hits:]):
+            if block in held:
+                use(block)
+            else:
+                held[block] = None
+        for block in reversed(blocks[:hits]):
             use(block)
         while len(held) > self.capacity_blocks:
             held.popitem(last=False)

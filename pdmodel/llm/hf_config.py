@@ -99,7 +99,7 @@ def _architecture(section: ConfigSection, family: Family, name: str) -> Architec
         moe=experts,
         tied_embeddings=section.flag("tie_word_embeddings", default=family.tied_embeddings),
         qk_norm=section.flag("use_qk_norm", default=family.qk_norm),
-        qkv_bias=bias or section.flag("qkv_bias", default=family.qkv_bias),
+        qkv_bias=bias or section.flag("use_qkv_bias", default=section.flag("qkv_bias", default=family.qkv_bias)),
         output_bias=bias and section.family not in ("glm4_moe",),
         gated_mlp=family.gated_mlp,
         mtp_layers=_mtp_layers(section),

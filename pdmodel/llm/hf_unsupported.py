@@ -53,7 +53,7 @@ _UNDERSTOOD = frozenset(
     hc_eps hc_sinkhorn_iters mtp_num_hidden_layers mtp_hybrid_override_pattern mtp_layers_block_type use_double_wide_mlp
     hidden_size_per_layer_input vocab_size_per_layer_input moe_shared_expert_overlap
     num_nextn_predict_layers mtp_transformer_layers num_mtp_modules use_mtp qkv_bias attention_bias attention_out_bias
-    mlp_bias use_bias max_position_embeddings _source
+    mlp_bias use_bias use_qkv_bias cla_share_factor max_position_embeddings _source
     attention_dropout hidden_act hidden_activation initializer_range rms_norm_eps layer_norm_eps norm_eps use_cache
     rope_theta rope_scaling rope_parameters rope_interleave rotary_dim partial_rotary_factor rope_type pretraining_tp
     bos_token_id eos_token_id pad_token_id unk_token_id transformers_version auto_map output_router_logits
@@ -121,7 +121,8 @@ def refuse_unsupported(section: ConfigSection) -> None:
         raise _refuse(section, "model_type", REFUSED_FAMILIES[section.family])
     for key, kind in _REFUSED_FIELDS.items():
         value = section.values.get(key)
-        if _active(value) and not (key == "cla_share_factor" and value == 1):
+        off = key == "cla_share_factor" and (value == 1 or section.values.get("use_cla") is False)
+        if _active(value) and not off:
             raise _refuse(section, key, kind)
     if section.get("kv_lora_rank") is None and _active(section.get("q_lora_rank")):
         compressed = _active(section.get("compress_ratios")) or _active(section.get("compress_rates"))

@@ -331,3 +331,19 @@ def test_what_published_configs_of_gemma_3_leave_out_is_filled_and_told() -> Non
     assert not any("left out, so" in note for note in whole.notes)
     with pytest.raises(InputError, match=r"text_config.hidden_size: missing key"):
         read({"text_config": {key: value for key, value in text.items() if key != "hidden_size"}})
+
+
+def test_caches_that_could_be_shared_and_are_not() -> None:
+    assert kv_bytes_per_token(read(LLAMA | {"use_cla": False, "cla_share_factor": 2})) == kv_bytes_per_token(
+        read(LLAMA)
+    )
+    with pytest.raises(CoverageError, match="cla_share_factor: found 2: not supported"):
+        read(LLAMA | {"cla_share_factor": 2})
+    with pytest.raises(CoverageError, match="use_cla: found True"):
+        read(LLAMA | {"use_cla": True, "cla_share_factor": 2})
+
+
+def test_biases_of_queries_keys_and_values_by_either_name() -> None:
+    stable = LLAMA | {"model_type": "stablelm"}
+    assert read(stable | {"use_qkv_bias": True}).qkv_bias and read(stable | {"qkv_bias": True}).qkv_bias
+    assert not read(stable | {"use_qkv_bias": False}).qkv_bias

@@ -52,7 +52,9 @@ def placed(tree: BoxTree, evidence: BoxEvidence, generation: int, *, nvlink: boo
             for k, gpu in enumerate(gpus)
         )
         return replace(tree, gpus=gpus, nics=nics)
-    ledger.assumed.append(f"{count} NICs on root ports of their own, in turn over the {len(tree.sockets)} sockets")
+    ledger.assumed.append(
+        f"{count} NIC{'s' * (count > 1)} on root ports of their own, in turn over {len(tree.sockets)} sockets"
+    )
     nics = tuple(_alone(k, tree) for k in range(count))
     return replace(tree, nics=nics)
 

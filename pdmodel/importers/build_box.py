@@ -382,9 +382,9 @@ def _known(device: Device, gpu: str) -> Device:
 
 def _summary(evidence: BoxEvidence, raw: Mapping[str, Any]) -> str:
     tools = list(dict.fromkeys(item.tool for item in evidence.files()))
-    nics = raw["nics"]
+    nics, count = raw["nics"], len(raw["nics"]["attached_to"])
     return (
-        f"{raw['gpu']['count']} x {raw['gpu']['name']}, {len(nics['attached_to'])} NICs of "
+        f"{raw['gpu']['count']} x {raw['gpu']['name']}, {count} NIC{'s' * (count > 1)} of "
         f"{nics['line_rate_gbit_per_s']['value']:g} Gbit/s, built from {', '.join(tools) or 'options alone'}; "
         "see the sources for what was measured, derived and assumed."
     )

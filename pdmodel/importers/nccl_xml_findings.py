@@ -175,18 +175,18 @@ def link_warnings(system: NcclSystem) -> list[str]:
         if device.kind in {DeviceKind.NVSWITCH, DeviceKind.OTHER}:
             continue
         if bogus(device, system):
-            what = f"says {link}, slower than the links above and below it: no capacity of that uplink is taken from it"
+            what = f"{link}, slower than the links above and below it: no capacity of that uplink is taken from it"
         elif link.idle:
             asleep = "asleep when the file was written" if device.kind is DeviceKind.GPU else "not what it can do"
-            what = f"says {link}, a {device.kind.value} link that was {asleep}: not taken as its capacity"
+            what = f"{link}, a {device.kind.value} link that was {asleep}: not taken as its capacity"
         elif device.kind is DeviceKind.BRIDGE and not _has_endpoint(device, system):
             continue
         elif link.gt_per_s is None or link.lanes is None:
-            what = f"says {_said(link)}: unknown (NCCL counts with 8 GT/s x16 there)"
+            what = f"{_said(link)}: unknown (NCCL counts with 8 GT/s x16 there)"
         else:
             continue
         found.setdefault(what, []).append(device.bus)
-    return [f"{_listed(buses)} {what}" for what, buses in found.items()]
+    return [f"{_listed(buses)}: {what}" for what, buses in found.items()]
 
 
 def _has_endpoint(device: PciDevice, system: NcclSystem) -> bool:

@@ -87,7 +87,7 @@ def _tolerance(place: Place) -> float:
 
 
 def _unit_error(telling: Sequence[tuple[Row, Place, float]], middle: float, file: str) -> InputError:
-    row, place, _ = next((item for item in reversed(telling) if abs(item[2] / middle - 1) < 0.1), telling[-1])
+    row, place, _ = next((item for item in reversed(telling) if abs(item[2] - middle) < 0.1 * middle), telling[-1])
     printed, own = (place.algbw_bytes_per_s or 0.0) / 1e9, row.size_bytes / place.time_s / 1e9
     slip = next((text for factor, text in _UNIT_SLIP.items() if abs(middle / factor - 1) < 0.1), "a unit differs")
     return InputError(

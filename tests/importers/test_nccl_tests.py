@@ -210,6 +210,14 @@ MISTAKES = {
         ),
         f"line {FIRST_ROW + 1}: rank 7 is listed (line 11), but busbw / algbw",
     ),
+    "two columns deleted throughout": (
+        "\n".join(
+            " ".join(word for k, word in enumerate(w) if k not in {9, 10}) if len(w) > 12 else line
+            for line in LINES
+            if (w := line.split()) or True
+        ),
+        "algbw is printed as 0 GB/s, but ",
+    ),
     "heading without type": (LOG.replace("type", "kind"), "the heading has no column 'type'"),
     "count and size": (row_with(1, "3"), f"line {FIRST_ROW + 1}: a count of 3 float does not go into 8 B"),
     "two programs": (LOG.replace("# nThread", "# all_gather_perf\n# nThread"), "the log is said to be of all_gather"),

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pdmodel.costs.collectives.pcie import check_pcie_kernel
 from pdmodel.costs.context_parallel import CpExchange, check_context_parallel
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.hardware.catalog import load_profile
+from pdmodel.hardware.constants import Implementation
 from pdmodel.hardware.ports import Port, PortKind
 from pdmodel.hardware.topology import Box
 from pdmodel.llm.architecture import Architecture
@@ -129,6 +131,12 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         prefill = _place_prefill(spec, arch, prefill_box)
     with _at(file, "decode"):
         decode = _place_decode(spec, arch, decode_box)
+    for side, all_reduce, box in (
+        ("prefill", spec.prefill.all_reduce, prefill_box),
+        ("decode", spec.decode.all_reduce, decode_box),
+    ):
+        with _at(file, f"{side}.all_reduce"):
+            check_pcie_kernel(box.profile, Implementation(all_reduce.value))
     with _at(file, "transfer"):
         nics = _nics(spec.transfer.nics, prefill_box, "nics")
         decode_nics = _nics(spec.transfer.decode_nics, decode_box, "decode_nics")

@@ -36,10 +36,15 @@ Gpus = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
 
 
 class AllReduce(StrEnum):
-    """Which all-reduce runs. vLLM and SGLang switch their own off on more than two PCIe-only GPUs."""
+    """Which all-reduce runs. vLLM and SGLang switch their own off on more than two PCIe-only GPUs.
+
+    ``pcie_push``, ``pcie_pull``: kernels made for those, by writes to or loads from peers; their times are assumed.
+    """
 
     NCCL = "nccl"
     VLLM_CUSTOM = "vllm_custom"
+    PCIE_PUSH = "pcie_push"
+    PCIE_PULL = "pcie_pull"
 
 
 class FirstTokenBy(StrEnum):

@@ -24,6 +24,15 @@ GpusOption = Annotated[
     typer.Option("--gpus", metavar="LIST", help="GPUs in ring order, such as 0,1,2,3. Default: the first ones."),
 ]
 
+ImplementationOption = Annotated[
+    str,
+    typer.Option(
+        "--implementation",
+        metavar="NAME",
+        help="nccl, vllm_custom, deepep, deepep_ll, or pcie_push, pcie_pull (assumed).",
+    ),
+]
+
 
 @app.command(
     "collective",
@@ -48,9 +57,7 @@ def collective(
         int | None, typer.Option("--ranks", metavar="N", help="Number of GPUs. Default: as many as --gpus, or all.")
     ] = None,
     gpus: GpusOption = None,
-    implementation: Annotated[
-        str, typer.Option("--implementation", metavar="NAME", help="nccl, vllm_custom, deepep or deepep_ll.")
-    ] = "nccl",
+    implementation: ImplementationOption = "nccl",
     algorithm: Annotated[
         str | None, typer.Option("--algorithm", metavar="NAME", help="Only this algorithm, such as ring or nvls.")
     ] = None,
@@ -206,7 +213,9 @@ def step(
         typer.Option("--context", metavar="N", help="Decode: mean tokens that one attends to.", show_default=False),
     ] = None,
     gpus: GpusOption = None,
-    all_reduce: Annotated[str, typer.Option("--all-reduce", metavar="NAME", help="nccl or vllm_custom.")] = "nccl",
+    all_reduce: Annotated[
+        str, typer.Option("--all-reduce", metavar="NAME", help="nccl, vllm_custom, pcie_push or pcie_pull.")
+    ] = "nccl",
     ep_exchange: Annotated[
         str, typer.Option("--ep-exchange", metavar="NAME", help="As --exchange of cost moe.")
     ] = "all_reduce",

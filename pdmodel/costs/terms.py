@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pdmodel.costs.collectives.cost import CollectiveCost, collective, default_branches
+from pdmodel.costs.collectives.pcie import PCIE_KERNELS, pcie_constants
 from pdmodel.costs.collectives.protocol import fastest_branch, usable
 from pdmodel.costs.collectives.scaling import Found, constants_for
 from pdmodel.costs.collectives.selected import Selected, selected
@@ -58,7 +59,8 @@ def branches(operation: str, gpus: Sequence[int], box: Box, implementation: str 
     if len(order) == 1:
         return Found((), SourceKind.MEASURED)
     kind, what = CollectiveOperation(operation), Implementation(implementation)
-    found = constants_for(box.profile, kind, what, len(order))
+    found = pcie_constants(box, order, kind, what) if what in PCIE_KERNELS else None
+    found = found or constants_for(box.profile, kind, what, len(order))
     if found is None:
         found = Found(default_branches(kind, order, box), SourceKind.ASSUMED)
     return replace(found, branches=usable(found.branches, nvlink=box.has_nvlink))

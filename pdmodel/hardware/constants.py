@@ -46,6 +46,8 @@ class Implementation(StrEnum):
     ``deepep_ll``: DeepEP's low-latency kernels.
 
     ``deepgemm``: the exchange inside DeepGEMM's fused kernel; it has no constants of its own.
+
+    ``pcie_push``, ``pcie_pull``: two-shot all-reduce kernels for boxes without NVLink, by posted writes or by loads.
     """
 
     NCCL = "nccl"
@@ -53,6 +55,8 @@ class Implementation(StrEnum):
     DEEPEP = "deepep"
     DEEPEP_LL = "deepep_ll"
     DEEPGEMM = "deepgemm"
+    PCIE_PUSH = "pcie_push"
+    PCIE_PULL = "pcie_pull"
 
 
 class Protocol(StrEnum):
@@ -69,7 +73,7 @@ class Algorithm(StrEnum):
 
     ``tree``: on one node a chain up and down; ``nvls``, ``nvls_tree``: the NVLink switch adds and multicasts; ``pat``:
     parallel trees between nodes of one GPU; ``pairwise``: every rank to every other; ``one_shot``, ``two_shot``: loads
-    from peers.
+    from peers; ``two_shot_push``: the bytes of ``two_shot`` as posted writes to peers.
     """
 
     RING = "ring"
@@ -80,6 +84,7 @@ class Algorithm(StrEnum):
     PAIRWISE = "pairwise"
     ONE_SHOT = "one_shot"
     TWO_SHOT = "two_shot"
+    TWO_SHOT_PUSH = "two_shot_push"
 
 
 class BoundBy(StrEnum):

@@ -76,7 +76,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "prefill.chunk_tokens",
         "2048 chunks of 94 layers; expected at most",
     ),
-    ("word", {"prefill": {"all_reduce": "fast"}}, "prefill.all_reduce", "'nccl' or 'vllm_custom'"),
+    ("word", {"prefill": {"all_reduce": "fast"}}, "prefill.all_reduce", "'nccl', 'vllm_custom', 'pcie_push' or 'pcie_"),
     ("version", {"schema_version": 2}, "schema_version", "found 2"),
 ]
 

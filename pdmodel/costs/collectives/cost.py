@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pdmodel.costs.collectives.bandwidth import busbw_factor
 from pdmodel.costs.collectives.graphs import situation, switched
+from pdmodel.costs.collectives.pcie import PCIE_KERNELS, pcie_constants
 from pdmodel.costs.collectives.protocol import fastest_branch, usable, wire_factor
 from pdmodel.costs.collectives.ring import check_ranks
 from pdmodel.costs.collectives.scaling import Found, constants_for, ring_latency_us
@@ -114,7 +115,7 @@ def collective(
         own share included; send_recv, broadcast, reduce the message, with the first GPU as root [byte].
     gpus: indices in ring order. The ring runs once, in this direction.
     box: where.
-    implementation: nccl, vllm_custom or deepep.
+    implementation: nccl, vllm_custom, deepep, deepep_ll, pcie_push or pcie_pull.
 
     Returns
     -------
@@ -122,7 +123,8 @@ def collective(
 
     Raises
     ------
-    InputError: a word that is not one of these, a negative size, a GPU twice or not there.
+    InputError: a word that is not one of these, a negative size, a GPU twice or not there; a PCIe kernel on a box, or
+        for an operation, that it is not made for (`pcie_constants`).
 
     Notes
     -----
@@ -144,7 +146,8 @@ def collective(
         return CollectiveCost(
             kind, what, len(order), size_bytes, 0.0, 0.0, "none", "none", 0.0, {}, {}, SourceKind.MEASURED
         )
-    found = constants_for(box.profile, kind, what, len(order))
+    found = pcie_constants(box, order, kind, what) if what in PCIE_KERNELS else None
+    found = found or constants_for(box.profile, kind, what, len(order))
     if found is None:
         note = (
             f"no constants for {kind.value} on {box.profile.name}: {ASSUMED_SHARE:.0%} of the slowest port is assumed"

@@ -46,6 +46,7 @@ _PAYLOAD: dict[tuple[CollectiveOperation, Algorithm], Callable[[float, int], flo
     (_RS, Algorithm.NVLS): nvls_half_bytes,
     (_AR, Algorithm.ONE_SHOT): _one_shot_bytes,
     (_AR, Algorithm.TWO_SHOT): _two_shot_bytes,
+    (_AR, Algorithm.TWO_SHOT_PUSH): _two_shot_bytes,
 }
 
 
@@ -78,6 +79,13 @@ def payload_per_rank(operation: CollectiveOperation, algorithm: Algorithm, ranks
 # Every GPU writes to one other at a time: the collapse of all-to-all writes does not meet these.
 _IN_ORDER = {Algorithm.RING, Algorithm.TREE, Algorithm.NVLS, Algorithm.NVLS_TREE}
 
+# Kernels that say themselves how bytes travel; the others take what the box has.
+_TRANSPORT = {
+    Algorithm.ONE_SHOT: Transport.PEER_READ,
+    Algorithm.TWO_SHOT: Transport.PEER_READ,
+    Algorithm.TWO_SHOT_PUSH: Transport.P2P_WRITE,
+}
+
 
 def transfers_of(
     operation: CollectiveOperation, algorithm: Algorithm, gpus: tuple[int, ...], load: float
@@ -109,15 +117,15 @@ def wire_per_byte(box: Box, gpus: tuple[int, ...], operation: CollectiveOperatio
     Parameters: ``gpus`` in ring order.
     Returns: `Wire`; empty for one GPU.
     Raises: `CoverageError` for an algorithm that the operation or the box does not have; `InputError` as the routes do.
-    Validity: one box. Transport: NVLink, else posted writes, else through host memory; loads from peers where the
-    algorithm loads.
+    Validity: one box. Transport: NVLink, else posted writes, else through host memory; loads from peers, or writes to
+    them over PCIe, where the algorithm says so.
     Source: the formulas of each algorithm (this package), routes of `pdmodel.hardware.routes`.
     """
     ranks = len(gpus)
     load = payload_per_rank(operation, algorithm, ranks)
     if algorithm in {Algorithm.NVLS, Algorithm.NVLS_TREE} and not box.has_nvlink:
         raise CoverageError(f"{box.profile.name} has no NVLink switch for NVLS")
-    transport = Transport.PEER_READ if algorithm in {Algorithm.ONE_SHOT, Algorithm.TWO_SHOT} else None
+    transport = _TRANSPORT.get(algorithm)
     ports: dict[str, float] = {}
     links: dict[str, tuple[str, ...]] = {}
     hazards: list[str] = []

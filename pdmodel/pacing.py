@@ -18,11 +18,12 @@ from pdmodel.transfer.flows import FlowKind
 RATE_DIGITS = 4
 NEGLIGIBLE = 1e-9
 SLOTS = ("wait", "phase", "tail")
+ORDER = {rule: k for k, rule in enumerate(Rule)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Stretch:
-    """One flow's bytes in one slot of its lane, and the slot that they fell into."""
+    """One flow's bytes in one slot of its lane, and the slot that they fell into; grows as segments are read."""
 
     lane: int
     index: int
@@ -70,9 +71,11 @@ def _stretches(data: AllocationData, replay: Replay) -> list[_Stretch]:
             known = found.get(key)
             if known is None:
                 found[key] = _Stretch(*key[:3], int(flow), size, segment.start_s, segment.end_s, slot_start, rule)
-            else:
-                worst = max(known.rule, rule, key=list(Rule).index)
-                found[key] = replace(known, size_bytes=known.size_bytes + size, end_s=segment.end_s, rule=worst)
+                continue
+            known.size_bytes += size
+            known.end_s = segment.end_s
+            if ORDER[rule] > ORDER[known.rule]:
+                known.rule = rule
     return sorted(found.values(), key=lambda s: (s.lane, s.index, SLOTS.index(s.slot), s.flow))
 
 

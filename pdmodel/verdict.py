@@ -64,16 +64,21 @@ def port_shortfall(data: AllocationData, slack_s: float, kind: FlowKind | None =
 
     """
     jobs = [job for job in _jobs(data) if kind is None or data.flows[job[0]].kind is kind]
+    flow = np.array([job[0] for job in jobs], dtype=np.int64)
+    release, due, size = (np.array([job[k] for job in jobs], dtype=float) for k in (1, 2, 3))
     worst: Shortfall | None = None
     crossings = _least_crossings(data)
     for e, port in enumerate(data.ports):
-        mine = [(r, d, size * crossings[f, e]) for f, r, d, size in jobs if crossings[f, e] > 0]
-        if not mine:
+        moved = size * crossings[flow, e]
+        mine = moved > 0
+        if not mine.any():
             continue
-        late, needed, size = _single_port_lateness(mine, port.capacity_bytes_per_s, slack_s)
+        late, needed, amount = _single_port_lateness(
+            release[mine], due[mine], moved[mine], capacity=port.capacity_bytes_per_s, slack_s=slack_s
+        )
         if late > slack_s * (1 + 1e-9) + 1e-12 and (worst is None or late > worst.late_s):
             missing = needed - port.capacity_bytes_per_s
-            worst = Shortfall(port.name, late, size, port.capacity_bytes_per_s, missing)
+            worst = Shortfall(port.name, late, amount, port.capacity_bytes_per_s, missing)
     return worst
 
 
@@ -217,13 +222,13 @@ def _least_crossings(data: AllocationData) -> FloatArray:
 
 
 def _single_port_lateness(
-    jobs: list[tuple[float, float, float]], capacity: float, slack_s: float
+    released: FloatArray, wanted: FloatArray, size: FloatArray, *, capacity: float, slack_s: float
 ) -> tuple[float, float, float]:
     """Greatest lateness [s], the capacity that would bring it to the slack [byte/s], and the bytes behind it."""
-    release, at_release = np.unique([job[0] for job in jobs], return_inverse=True)
-    due, at_due = np.unique([job[1] for job in jobs], return_inverse=True)
+    release, at_release = np.unique(released, return_inverse=True)
+    due, at_due = np.unique(wanted, return_inverse=True)
     inside = np.zeros((len(release), len(due)))
-    np.add.at(inside, (at_release, at_due), [job[2] for job in jobs])
+    np.add.at(inside, (at_release, at_due), size)
     inside = np.cumsum(np.cumsum(inside[::-1], axis=0)[::-1], axis=1)
     room = due[None, :] - release[:, None]
     lateness = np.where(inside > 0, inside / capacity - room, -np.inf)

@@ -123,25 +123,10 @@ def cost_floor(data: AllocationData) -> float:
     the box and without a guard (dropping the others' traffic only helps). Zero where lanes meet.
     """
     if len(data.lanes) == 1:
-        return lower_bound(_with_sure_prices(data)).cost
+        return lower_bound(data).cost
     if lanes_meet(data):
         return 0.0
-    return sum(lower_bound(_with_sure_prices(data.only_lane(k))).cost for k in range(len(data.lanes)))
-
-
-def _with_sure_prices(data: AllocationData) -> AllocationData:
-    """One lane at what a delay costs at the least.
-
-    A phase's price holds the waiting of every later request too; a later one that arrives after a pause need not wait.
-    Where any does, a phase of request r counts pi + lambda_r alone.
-    """
-    (lane,) = data.lanes
-    if not any(lane.phases[request.first_phase].not_before_s > 0 for request in data.requests[1:]):
-        return data
-    price = np.full(len(lane.phases), data.lane_price_per_s[0])
-    for request in data.requests:
-        price[request.first_phase : request.last_phase + 1] += request.price_per_s
-    return replace(data, phase_price_per_s=(np.minimum(price, data.phase_price_per_s[0]),))
+    return sum(lower_bound(data.only_lane(k)).cost for k in range(len(data.lanes)))
 
 
 def _simple(

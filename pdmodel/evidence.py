@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdmodel import __version__
-from pdmodel.allocation.bound import critical_bytes, kv_bytes
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, FlowResult, PolicyResult, PortResult, Times
@@ -30,7 +29,7 @@ from pdmodel.verdict import no_kv_prefill_s, port_shortfall
 def bound_of(data: AllocationData, choice: Choice) -> Bound:
     """The bound in the words of the answer: of prefill lanes; what a decode lane may lose stands beside it."""
     loss, prefills = choice.loss, len(data.lanes)
-    ratio, port = kv_to_critical(data)
+    ratio, port = loss.kv_to_critical_ratio, loss.port
     if loss.lane_loss_s is None or loss.lane_loss_aligned_s is None:
         text = "none: critical traffic of two lanes shares a port, so one nudge can make them collide again and again"
         return Bound(None, None, None, ratio, port, text)
@@ -52,22 +51,6 @@ def bound_of(data: AllocationData, choice: Choice) -> Bound:
     if ratio is not None:
         parts.append(f"KV is {ratio:.3g} x the critical bytes on {port}")
     return Bound(most, together, share, ratio, port, "; ".join(parts))
-
-
-def kv_to_critical(data: AllocationData) -> tuple[float | None, str]:
-    """The largest V_e/B_e over ports that carry both [-], and that port: a prefill's if there is one, else decode's.
-
-    A decode lane's collectives are small beside a whole prompt's KV; their ratio says little about the prefill.
-    """
-    kv, critical = kv_bytes(data), critical_bytes(data)
-    prefill = sum((table.sum(axis=0) for table in data.critical_bytes), np.zeros(len(data.ports)))
-    for mine in (prefill > 0, critical > 0):
-        both = mine & (kv > 0)
-        if both.any():
-            ratio = np.divide(kv, critical, out=np.zeros_like(kv), where=both)
-            worst = int(np.argmax(ratio))
-            return float(ratio[worst]), data.ports[worst].name
-    return None, ""
 
 
 def times_of(data: AllocationData, replay: Replay) -> Times:

@@ -65,6 +65,11 @@ class Spec(BaseModel):
         return []
 
     @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """JSON Schema (draft 2020-12) of the file."""
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cls.model_json_schema()}
+
+    @classmethod
     def load(cls, path: Path) -> Self:
         """Read one JSON file."""
         return cls.parse(read_json(path), file=str(path))

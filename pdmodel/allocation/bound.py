@@ -21,8 +21,7 @@ class LossBound:
     ``lane_loss_s``, ``lane_loss_aligned_s`` shape (L,) [s], and their largest; None when two lanes' critical traffic
     shares a port (one nudge can make lanes collide for ever). ``aligned``: the ranks' bursts of one request coincide,
     so that its sends (and its loads) cost what they put on the port where that lasts longest.
-    ``kv_to_critical_ratio``: the largest V_e / B_e
-    over ports that carry both, and ``port`` that port; None and "" when no port does.
+    ``kv_to_critical_ratio`` and its ``port`` as `kv_to_critical` finds them; None and "" when no port carries both.
     """
 
     loss_max_s: float | None
@@ -45,16 +44,28 @@ def loss_bound(data: AllocationData) -> LossBound:
     most the KV bytes over C. Valid for every policy without holds that takes the engine's routes. Source: this
     derivation.
     """
-    kv, critical = kv_bytes(data), critical_bytes(data)
-    both = (kv > 0) & (critical > 0)
-    ratio = np.divide(kv, critical, out=np.zeros_like(kv), where=both)
-    worst = int(np.argmax(ratio)) if both.any() else -1
-    found = (float(ratio[worst]), data.ports[worst].name) if both.any() else (None, "")
+    found = kv_to_critical(data)
     if lanes_meet(data):
         return LossBound(None, None, found[0], found[1])
     losses = [_lane_loss(data, table, usable) for table, usable in _critical_tables(data)]
     loss, aligned = (np.array([pair[k] for pair in losses], dtype=float) for k in range(2))
     return LossBound(float(loss.max(initial=0.0)), float(aligned.max(initial=0.0)), found[0], found[1], loss, aligned)
+
+
+def kv_to_critical(data: AllocationData) -> tuple[float | None, str]:
+    """The largest V_e/B_e over ports that carry both [-], and that port: a prefill's if there is one, else decode's.
+
+    A decode lane's collectives are small beside a whole prompt's KV; their ratio says little about the prefill.
+    """
+    kv, critical = kv_bytes(data), critical_bytes(data)
+    prefill = sum((table.sum(axis=0) for table in data.critical_bytes), np.zeros(len(data.ports)))
+    for mine in (prefill > 0, critical > 0):
+        both = mine & (kv > 0)
+        if both.any():
+            ratio = np.divide(kv, critical, out=np.zeros_like(kv), where=both)
+            worst = int(np.argmax(ratio))
+            return float(ratio[worst]), data.ports[worst].name
+    return None, ""
 
 
 def lanes_meet(data: AllocationData) -> bool:

@@ -164,7 +164,23 @@ def certified(data: AllocationData, cost: float, floor: float) -> bool:
     return cost <= floor + max(CERTIFIED_RELATIVE * abs(floor), CERTIFIED_ABSOLUTE * prefill)
 
 
+def _with_sure_prices(data: AllocationData) -> AllocationData:
+    """One lane at what a delay costs at the least.
+
+    A phase's price holds the waiting of every later request too; a later one that arrives after a pause need not wait.
+    Where any does, a phase of request r counts pi + lambda_r alone.
+    """
+    (lane,) = data.lanes
+    if not any(lane.phases[request.first_phase].not_before_s > 0 for request in data.requests[1:]):
+        return data
+    price = np.full(len(lane.phases), data.lane_price_per_s[0])
+    for request in data.requests:
+        price[request.first_phase : request.last_phase + 1] += request.price_per_s
+    return replace(data, phase_price_per_s=(np.minimum(price, data.phase_price_per_s[0]),))
+
+
 def _request_bounds(data: AllocationData) -> list[_RequestBound]:
+    data = _with_sure_prices(data)
     crossings = np.full((len(data.flows), len(data.ports)), np.inf)
     np.minimum.at(crossings, data.route_flow, data.consumption)
     return [_request_bound(data, request, crossings) for request in data.requests]

@@ -88,4 +88,4 @@ def schema(*, output: OutputOption = None, debug: DebugOption = False, no_colour
     from pdmodel.cli.render import deliver_schema
     from pdmodel.hardware.profile import HardwareProfile
 
-    deliver_schema(HardwareProfile.model_json_schema(), output)
+    deliver_schema(HardwareProfile.json_schema(), output)

@@ -43,7 +43,7 @@ def deliver_schema(schema: Mapping[str, Any], output: Path | None) -> None:
     from pdmodel.report.export import to_json
     from pdmodel.report.files import write_whole
 
-    text = to_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    text = to_json(schema)
     if output is None:
         write_stdout(text)
     else:

@@ -81,4 +81,4 @@ def schema(*, output: OutputOption = None, debug: DebugOption = False, no_colour
     from pdmodel.cli.render import deliver_schema
     from pdmodel.scenario import Scenario
 
-    deliver_schema(Scenario.model_json_schema(), output)
+    deliver_schema(Scenario.json_schema(), output)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pdmodel.costs.moe import Routing, experts_touched, fused_flop
+from pdmodel.costs.roofline import soft_maximum
 from pdmodel.errors import CoverageError, nearest
 from pdmodel.units import GB, US
 
@@ -74,7 +75,6 @@ def fused_kernel_s(routing: Routing, intermediate_size: int, ranks: int, gpu: st
     compute *= 1 + constants.rows * touched / copies
     moved = touched * 3 * hidden * inner * constants.weight_bytes + copies * (3 * hidden + 2 * inner)
     memory = moved / (constants.hbm_gb_per_s * GB)
-    p = constants.exponent
     tail = routing.tokens * 2 * hidden * (1 + routing.top_k) / constants.tail_bytes_per_s
     base = (constants.base_us + constants.depth_us * (hidden + inner)) * US
-    return float(base + (compute**p + memory**p) ** (1 / p) + tail)
+    return float(base + soft_maximum(compute, memory, constants.exponent) + tail)

@@ -69,6 +69,9 @@ def soft_roofline_s(
 
     Source: roofline, Williams et al., CACM 52(4) 2009; the soft corner is fitted.
 
+    >>> float(soft_roofline_s(3e12, 4e9, flop_per_s=1e12, bytes_per_s=1e9, exponent=2.0, overhead_s=1.0))
+    6.0
+
     """
     return overhead_s + soft_maximum(flop / flop_per_s, size_bytes / bytes_per_s, exponent)
 

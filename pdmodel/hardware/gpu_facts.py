@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -50,11 +49,6 @@ class _File(Spec):
 def _file() -> _File:
     text = resources.files("pdmodel.hardware").joinpath("gpu_facts.json").read_text(encoding="utf-8")
     return _File.parse(json.loads(text), file="gpu_facts.json")
-
-
-def known_gpus() -> Mapping[str, GpuFacts]:
-    """All GPUs whose data sheets are known, by name."""
-    return {gpu.name: gpu for gpu in _file().gpus}
 
 
 def gpu_facts(name: str) -> tuple[GpuFacts, Source] | None:

@@ -226,9 +226,3 @@ class HardwareProfile(Spec):
     def kind_of(self, source: str) -> SourceKind:
         """How good the source with this id is."""
         return self.sources[source].kind
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a hardware profile."""
-    schema = HardwareProfile.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

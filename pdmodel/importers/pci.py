@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pdmodel.errors import InputError
-
 SPEEDS: Mapping[float, int] = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 """Transfers a second and lane [GT/s] -> PCIe generation."""
 
@@ -203,9 +201,3 @@ _NAMES = {
 def name_of(ids: str) -> str:
     """What the device with these ids is called, empty where it is not known."""
     return _NAMES.get(ids.lower(), "")
-
-
-def refuse_binary(content: bytes, file: str) -> None:
-    """Raise `InputError` for a file that is no text."""
-    if b"\x00" in content[:4096] and content[:2] not in {b"\xff\xfe", b"\xfe\xff"}:
-        raise InputError("is no text", file=file, expected="the output of a tool, as text")

@@ -139,11 +139,6 @@ class Architecture:
         """Every mixer that occurs, once, in order of layers."""
         return tuple(dict.fromkeys(self.mixers)) if self.mixers else (self.mixer(0),)
 
-    @property
-    def attention_parameters(self) -> int:
-        """Parameters of the projections of the first layer, without norms and biases [count]."""
-        return self.mixer(0).parameters(self.hidden_size)
-
     def layer_parameters(self, layer: int) -> LayerParameters:
         """Parameters of one layer: every matrix, norm and bias that the checkpoint holds for it [count]."""
         matrices, mixer, moe = (3 if self.gated_mlp else 2), self.mixer(layer), self.moe

@@ -13,7 +13,7 @@ from boxes import box_of, raw_profile, shipped
 
 from pdmodel.errors import InputError
 from pdmodel.hardware.catalog import list_profiles, load_profile
-from pdmodel.hardware.profile import HardwareProfile, json_schema
+from pdmodel.hardware.profile import HardwareProfile
 from pdmodel.hardware.topology import Box
 from pdmodel.resources import data_folder, names, resolve
 from pdmodel.spec import SourceKind
@@ -228,7 +228,7 @@ def test_own_folders_of_profiles_come_first(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_schema_knows_every_key_of_a_profile() -> None:
-    schema = json_schema()
+    schema = HardwareProfile.json_schema()
     assert set(schema["properties"]) == set(HardwareProfile.model_fields)
     assert schema["additionalProperties"] is False
     assert json.loads(json.dumps(schema)) == schema

@@ -77,9 +77,9 @@ def lspci(
     """
     from pdmodel.cli.render import deliver
     from pdmodel.importers import lspci as importer
-    from pdmodel.importers.box_evidence import text_of
     from pdmodel.importers.findings import Kind
     from pdmodel.importers.lspci_findings import findings
+    from pdmodel.importers.text_bytes import text_of
     from pdmodel.report.box_files import lspci_document
 
     chosen = resolved_format(form, output)

@@ -13,7 +13,7 @@ from pdmodel.importers import lspci, nccl_tests, nccl_xml, p2p, perftest, topo
 from pdmodel.importers.findings import Kind, TopologyFindings
 from pdmodel.importers.nccl_calibration import Measured
 from pdmodel.importers.pci import DeviceKind
-from pdmodel.importers.topo_codes import decoded
+from pdmodel.importers.text_bytes import text_of
 
 Found = TypeVar("Found")
 Progress = Callable[[str], None]
@@ -75,14 +75,6 @@ def nics_option(text: str) -> NicsOption:
     if found is None or int(found[1]) < 1 or float(found[2]) <= 0:
         raise InputError(f"--nics {text[:40]!r}", expected="N@GBIT, such as 8@400: how many, and Gbit/s of each")
     return NicsOption(int(found[1]), float(found[2]))
-
-
-def text_of(content: bytes, file: str) -> str:
-    """The text of a file; `InputError` for what is none."""
-    text = decoded(content)
-    if text is None:
-        raise InputError("is no text", file=file, expected="the output of a tool")
-    return text
 
 
 def digest(content: bytes) -> str:

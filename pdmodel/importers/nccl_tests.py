@@ -15,6 +15,7 @@ from pdmodel.errors import InputError
 from pdmodel.importers import nccl_facts as facts
 from pdmodel.importers import nccl_lines as lines
 from pdmodel.importers.nccl_log import Collective, Device, NcclTestsLog, Note, Row, Table
+from pdmodel.importers.text_bytes import text_of
 
 Progress = Callable[[str], None]
 
@@ -172,15 +173,8 @@ class _Reader:
 
 
 def decoded(content: bytes, file: str) -> str:
-    """The text of a log file: UTF-8, UTF-16 where it begins as that; letters that are neither do not matter.
-
-    Raises: `InputError` for a file that is no text.
-    """
-    if content[:2] in {b"\xff\xfe", b"\xfe\xff"}:
-        return content.decode("utf-16", errors="replace")
-    if b"\x00" in content[:4096]:
-        raise InputError("is no text", file=file, expected="a log of nccl-tests")
-    return content.decode("utf-8", errors="replace")
+    """The text of a log file; `InputError` for a file that is no text."""
+    return text_of(content, file, expected="a log of nccl-tests")
 
 
 def parse(

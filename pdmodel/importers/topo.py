@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pdmodel.importers.findings import Kind, P2pMatrix, Status, TopologyFindings, listed, refused
+from pdmodel.importers.text_bytes import decoded
 from pdmodel.importers.topo_affinity import affinities_of
 from pdmodel.importers.topo_blocks import Block, blocks_of
-from pdmodel.importers.topo_codes import P2P_CODES, decoded, is_gpu, is_numbered_nic, is_nvlink, lines_of
+from pdmodel.importers.topo_codes import P2P_CODES, is_gpu, is_numbered_nic, is_nvlink, lines_of
 from pdmodel.importers.topo_hypothesis import Seen, interpret
 
 _COMMAND = re.compile(r"topo\s+(?:-(?P<short>[a-z0-9]+)|--(?P<long>[a-z-]+))(?:\s+(?P<what>[rwnap]+)\b)?")

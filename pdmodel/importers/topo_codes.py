@@ -71,19 +71,3 @@ def lines_of(text: str) -> list[str]:
     """Lines without escape sequences, carriage returns and blanks of other widths; `text` may end anywhere."""
     plain = _BARE_ESCAPES.sub("", _ESCAPES.sub("", text)).translate(_BLANKS)
     return re.split(r"\r\n|\n|\r", plain)
-
-
-def decoded(content: bytes) -> str | None:
-    """The text of a file: UTF-8, UTF-16 with or without its mark, else Latin letters; None for what is no text."""
-    if content[:2] in {b"\xff\xfe", b"\xfe\xff"}:
-        return content.decode("utf-16", errors="replace")
-    sample = content[:4096]
-    if b"\x00" in sample:
-        for encoding, nulls in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
-            if nulls.count(0) > 0.9 * len(nulls):
-                return content.decode(encoding, errors="replace")
-        return None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("cp1252", errors="replace")

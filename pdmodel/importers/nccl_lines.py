@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pdmodel.errors import InputError
 from pdmodel.importers.nccl_log import Collective, Device, Place, Row
+from pdmodel.importers.text_bytes import ESCAPES
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 # mpirun --tag-output, srun --label, containers and pdsh; a time stamp before any of them.
 _STAMP = r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s+)?"
 _PREFIX = re.compile(
@@ -87,7 +87,7 @@ def cleaned(number: int, text: str) -> Line:
     >>> cleaned(1, "[1,0]<stdout>:#  size count\r").text, cleaned(2, " 0:      1024   256").who
     ('#  size count', '0:')
     """
-    text = _ESCAPES.sub("", text).replace("\xa0", " ").replace("\ufeff", "").replace("\t", " ").strip("\r\n\x00")
+    text = ESCAPES.sub("", text).replace("\xa0", " ").replace("\ufeff", "").replace("\t", " ").strip("\r\n\x00")
     found = _PREFIX.match(text)
     if found:
         return Line(number, found["who"].strip(), text[found.end() :].strip())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from pdmodel.errors import InputError
+
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+"""What terminals put into text: colours, titles, movements."""
 
 
 def decoded(content: bytes) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from pdmodel.errors import InputError
+from pdmodel.importers.text_bytes import ESCAPES
 
 BytesRead = Callable[[int, int], None]
 """Called with the bytes read so far and the bytes in all (0: not known)."""
@@ -24,7 +24,6 @@ _BINARY = {
     b"PK\x03\x04": "is a zip archive",
     b"PAR1": "is a Parquet file",
 }
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
 
 
 def read_lines(path: Path, expected: str, progress: BytesRead | None = None) -> Iterator[str]:
@@ -100,4 +99,4 @@ def plain(line: str) -> str:
     >>> plain("\x1b[31mred\x1b[0m"), plain("plain")
     ('red', 'plain')
     """
-    return _ANSI.sub("", line) if "\x1b" in line else line
+    return ESCAPES.sub("", line) if "\x1b" in line else line

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pdmodel.importers.text_bytes import ESCAPES
+
 P2P_CODES = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 _CLASSES = frozenset({"X", "SYS", "NODE", "PHB", "PXB", "PIX"})
 _OLD = {"SOC": "SYS"}  # drivers before NODE existed
@@ -11,7 +13,6 @@ _NVLINK = re.compile(r"NV[1-9][0-9]{0,2}")
 _GPU = re.compile(r"GPU[0-9]{1,4}")
 _NIC = re.compile(r"NIC[0-9]{1,4}")
 _DEVICE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]*[0-9][A-Za-z0-9_.-]*")
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 # Colour codes whose escape character was lost on the way, as log viewers leave them.
 _BARE_ESCAPES = re.compile(r"\[[0-9]{1,2}(?:;[0-9]{1,3})*m")
 _BLANKS = str.maketrans({"\u00a0": " ", "\u2007": " ", "\u202f": " ", "\u3000": " ", "\u200b": None, "\ufeff": None})
@@ -69,5 +70,5 @@ def may_leave_out(line: str) -> bool:
 
 def lines_of(text: str) -> list[str]:
     """Lines without escape sequences, carriage returns and blanks of other widths; `text` may end anywhere."""
-    plain = _BARE_ESCAPES.sub("", _ESCAPES.sub("", text)).translate(_BLANKS)
+    plain = _BARE_ESCAPES.sub("", ESCAPES.sub("", text)).translate(_BLANKS)
     return re.split(r"\r\n|\n|\r", plain)

@@ -36,7 +36,7 @@ from pdmodel.timeline import residual
 from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
 from pdmodel.timeline.residual import PiecewiseConstant
-from pdmodel.transfer.build import build_flows
+from pdmodel.transfer.build import build_transfers
 from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall, price_of_prefill
 
 ScenarioLike = str | os.PathLike[str] | Scenario | ResolvedScenario
@@ -68,7 +68,7 @@ def scenario_record(resolved: ResolvedScenario) -> tuple[Timeline, AllocationDat
     """The timeline of a scenario and its record; `InputError` names the scenario's file where no formula covers it."""
     try:
         timeline = build_timeline(resolved)
-        return timeline, AllocationData.build(timeline, build_flows(resolved, timeline), prices(resolved))
+        return timeline, AllocationData.build(timeline, build_transfers(resolved, timeline), prices(resolved))
     except InputError as error:
         raise error.located(file=resolved.file) from None
 
@@ -152,7 +152,7 @@ def earliest(resolved: ResolvedScenario, timeline: Timeline) -> AllocationData:
     """The record with every flow released when its bytes exist: what the ports allow, whatever the engine does."""
     transfer = resolved.spec.transfer.model_copy(update={"release_after": ReleaseAfter.KV_WRITE, "early_send": True})
     eager = replace(resolved, spec=resolved.spec.model_copy(update={"transfer": transfer}))
-    return AllocationData.build(timeline, build_flows(eager, timeline), prices(eager))
+    return AllocationData.build(timeline, build_transfers(eager, timeline), prices(eager))
 
 
 def _resolved(scenario: ScenarioLike) -> ResolvedScenario:

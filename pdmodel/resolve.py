@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,11 +24,11 @@ from pdmodel.llm.dtypes import WeightDtype
 from pdmodel.llm.kv_cache import is_latent, kv_sequence_bytes_rank
 from pdmodel.parallelism import Parallelism, Placement, check_parallelism, place
 from pdmodel.resources import resolve
-from pdmodel.scenario import Scenario
+from pdmodel.scenario import RequestSpec, Scenario
 from pdmodel.spec import SourceKind
 from pdmodel.units import GB, GBIT_PER_S, GIB
 from pdmodel.workload.prices import Prices
-from pdmodel.workload.request import Request
+from pdmodel.workload.request import CacheTier, Request
 
 PREFILL_NODE, DECODE_NODE = "P", "D"
 FP8_BLOCK = 128
@@ -307,12 +307,26 @@ def _requests(spec: Scenario) -> tuple[Request, ...]:
                 arrival_s=part.arrival_ms * 1e-3,
                 input_tokens=part.input_tokens,
                 cached_tokens=part.cached_tokens,
-                cached_in=part.cached_in,
+                cached_in=_tiers(part, k),
                 instance=part.instance,
                 user_price_gpus=part.user_price_gpus,
             )
         )
     return tuple(sorted(found, key=lambda request: (request.instance, request.arrival_s)))
+
+
+def _tiers(part: RequestSpec, number: int) -> Mapping[CacheTier, int]:
+    """Tokens of the cached prefix by tier, nearest first."""
+    if isinstance(part.cached_in, CacheTier):
+        return {part.cached_in: part.cached_tokens} if part.cached_tokens else {}
+    total = sum(part.cached_in.values())
+    if total != part.cached_tokens:
+        raise InputError(
+            f"the tiers hold {total} tokens, cached_tokens is {part.cached_tokens}",
+            path=f"{number}.cached_in",
+            expected="tiers that add up to cached_tokens",
+        )
+    return {tier: part.cached_in[tier] for tier in CacheTier if part.cached_in.get(tier)}
 
 
 def _check_passes(spec: Scenario, arch: Architecture, requests: Sequence[Request]) -> None:

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from pdmodel.costs.context_parallel import CpExchange
+from pdmodel.costs.kv_layout import Order
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.spec import ContextSenders, ReleaseAfter, RouteRule
 from pdmodel.hardware.ports import PortKind
@@ -99,7 +100,7 @@ class NetworkSpec(Spec):
 
 
 class RequestSpec(Spec):
-    """One request. ``cached_tokens`` of ``input_tokens`` lie in ``cached_in`` of the prefill node.
+    """One request. ``cached_tokens`` of ``input_tokens`` lie in ``cached_in``: one tier, or tokens by tier.
 
     ``user_price_gpus``: what its user's waiting costs [GPU·s per s]; decode GPUs / max_running_requests if left out.
     """
@@ -108,7 +109,7 @@ class RequestSpec(Spec):
     arrival_ms: NonNegativeFloat = 0.0
     input_tokens: Tokens
     cached_tokens: NonNegativeInt = 0
-    cached_in: CacheTier = CacheTier.HOST_MEMORY
+    cached_in: CacheTier | dict[CacheTier, NonNegativeInt] = CacheTier.HOST_MEMORY
     instance: NonNegativeInt = 0
     user_price_gpus: NonNegativeFloat | None = None
 
@@ -122,12 +123,94 @@ class RequestSpec(Spec):
         return cached
 
 
+class Through(StrEnum):
+    """Direct: from GPU to GPU. Store: put into a KV store, and got from there."""
+
+    DIRECT = "direct"
+    STORE = "store"
+
+
+class StorePlace(StrEnum):
+    """Where the store keeps objects: memory of the prefill node, of the decode node, or of other nodes."""
+
+    PREFILL_HOST = "prefill_host"
+    DECODE_HOST = "decode_host"
+    REMOTE = "remote"
+
+
+class StoreSpec(Spec):
+    """The KV store (L3): a shipped backend or a path to one, where its objects lie, how many copies a put makes."""
+
+    backend: str = "mooncake_store"
+    place: StorePlace = StorePlace.REMOTE
+    replicas: Count = 1
+    lease_s: PositiveFloat | None = None
+
+
+class Prefetch(StrEnum):
+    """How long a request waits for what the store has of its prefix: not at all, until all is there, for a time.
+
+    What is not there by then is computed again.
+    """
+
+    BEST_EFFORT = "best_effort"
+    WAIT_COMPLETE = "wait_complete"
+    TIMEOUT = "timeout"
+
+
+class WritePolicy(StrEnum):
+    """When new KV is copied to host memory: with every chunk, on its second use, or when it is evicted."""
+
+    WRITE_THROUGH = "write_through"
+    WRITE_THROUGH_SELECTIVE = "write_through_selective"
+    WRITE_BACK = "write_back"
+
+
+class LoadBy(StrEnum):
+    """Who copies between host memory and HBM: the copy engine, or a kernel on SMs."""
+
+    COPY_ENGINE = "copy_engine"
+    KERNEL = "kernel"
+
+
+class Reuse(StrEnum):
+    """Load all that is cached, or as much of it as is worth loading (the rest is computed again)."""
+
+    LOAD = "load"
+    BEST = "best"
+
+
+class CacheSpec(Spec):
+    """The tiers of the prefix cache. ``write_policy`` None: new KV is not written anywhere.
+
+    ``write_to``: the last tier that new KV is copied to. ``host_memory_gib``: of all sockets together, for KV.
+    """
+
+    prefetch: Prefetch = Prefetch.TIMEOUT
+    write_policy: WritePolicy | None = None
+    write_to: Literal[CacheTier.HOST_MEMORY, CacheTier.STORE] = CacheTier.HOST_MEMORY
+    host_memory_gib: PositiveFloat | None = None
+    load_by: LoadBy = LoadBy.COPY_ENGINE
+    reuse: Reuse = Reuse.LOAD
+
+
 class TransferSpec(Spec):
     """How KV travels; what is left out is what the engine does.
 
     ``nics``, ``decode_nics``: NICs in use on either side (all when left out). ``alternative_nics``: further NICs of the
-    source that a plan may choose; simple policies follow ``route_rule``.
+    source that a plan may choose; simple policies follow ``route_rule``. ``layout``, ``page_tokens``: of both sides,
+    unless the decode side has its own. ``staging_tokens``: packed into a buffer of so many tokens before they are sent;
+    0: not packed. ``cross_layer``: a page holds all layers. ``posting_threads``: that post one request.
     """
+
+    through: Through = Through.DIRECT
+    layout: Order | None = None
+    decode_layout: Order | None = None
+    page_tokens: Count | None = None
+    decode_page_tokens: Count | None = None
+    staging_tokens: Annotated[NonNegativeInt, Field(le=MOST_TOKENS)] | None = None
+    cross_layer: bool | None = None
+    posting_threads: Count | None = None
 
     release_after: ReleaseAfter | None = None
     early_send: bool | None = None
@@ -171,6 +254,8 @@ class Scenario(Spec):
     network: NetworkSpec = NetworkSpec()
     requests: Annotated[tuple[RequestSpec, ...], Field(min_length=1)]
     transfer: TransferSpec = TransferSpec()
+    cache: CacheSpec = CacheSpec()
+    store: StoreSpec | None = None
     prices: PriceSpec = PriceSpec()
     sharing: SharingSpec | None = None
     guards_gb_per_s: dict[PortKind, NonNegativeFloat] = Field(default_factory=dict)

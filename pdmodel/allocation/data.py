@@ -23,7 +23,7 @@ from pdmodel.timeline.phases import (
     Lane,
     Timeline,
 )
-from pdmodel.transfer.flows import Flow, FlowKind
+from pdmodel.transfer.flows import Flow, FlowKind, MemoryPool, Transfers
 from pdmodel.workload.prices import Prices
 
 __all__ = ["AllocationData", "Prices", "RequestData", "usable_capacity"]
@@ -47,7 +47,7 @@ class AllocationData:
     ``lane_price_per_s`` is pi per lane; ``phase_price_per_s[l]`` is pi_i = pi + sum of lambda over the requests of the
     lane whose prefill ends at or after phase i. ``flow_price_per_s`` and ``flow_quantum_bytes`` (nan: none) are what
     program R charges lateness with, by ``late_group`` (flows of one group share one lateness). ``tail_s`` is the tail's
-    interval lengths of program R, or None (R computes it).
+    interval lengths of program R, or None (R computes it). ``memory``: the pools that KV fills.
     """
 
     ports: tuple[Port, ...]
@@ -63,11 +63,15 @@ class AllocationData:
     flow_quantum_bytes: FloatArray
     late_group: tuple[str, ...]
     tail_s: FloatArray | None = None
+    memory: tuple[MemoryPool, ...] = ()
 
     # ---- building -------------------------------------------------------------------------------------------------
     @classmethod
-    def build(cls, timeline: Timeline, flows: Sequence[Flow], prices: Prices) -> Self:
-        """The record of a timeline, its flows and what a second costs."""
+    def build(cls, timeline: Timeline, transfers: Transfers | Sequence[Flow], prices: Prices) -> Self:
+        """The record of a timeline, its transfers (or flows alone) and what a second costs."""
+        if not isinstance(transfers, Transfers):
+            transfers = Transfers(tuple(transfers))
+        flows = transfers.flows
         requests = _requests(timeline.lanes, prices.requests)
         lane_price = np.array([prices.lanes[lane.name] for lane in timeline.lanes], dtype=float)
         phase_price = tuple(
@@ -81,11 +85,14 @@ class AllocationData:
                 first_gate = min(k for k, _ in flow.due)
                 flow_price.append(float(phase_price[lane_index[flow.lane]][first_gate]))
                 group.append(f"loads:{flow.lane}")
+            elif flow.kind is FlowKind.WRITEBACK:
+                flow_price.append(0.0)
+                group.append(f"writebacks:{flow.lane}")
             else:
                 flow_price.append(prices.requests[flow.request])
                 group.append(f"sends:{flow.request}")
         return cls(
-            ports=timeline.ports,
+            ports=(*timeline.ports, *transfers.ports),
             lanes=timeline.lanes,
             decode_lanes=timeline.decode_lanes,
             clock=timeline.clock,
@@ -99,6 +106,7 @@ class AllocationData:
             flow_price_per_s=np.array(flow_price, dtype=float),
             flow_quantum_bytes=np.full(len(flows), np.nan),
             late_group=tuple(group),
+            memory=transfers.memory,
         )
 
     @classmethod

@@ -38,10 +38,20 @@ class Piece(StrEnum):
 
 
 class RouteRule(StrEnum):
-    """Which NIC a rank uses: the nearest one, or equal shares of its bytes on every NIC."""
+    """Which NICs a rank uses.
+
+    nearest: one of the nearest. stripe: equal shares of its bytes on every NIC. random, round_robin: equal shares on
+    all that are equally near (the same as a fluid: a slice that is given to a NIC stays there, so the slowest path
+    holds up the sum). weighted: shares in proportion to what each path carries. rail: the NIC of the same index on
+    both sides.
+    """
 
     NEAREST = "nearest"
     STRIPE = "stripe"
+    RANDOM = "random"
+    ROUND_ROBIN = "round_robin"
+    WEIGHTED = "weighted"
+    RAIL = "rail"
 
 
 class LatentSource(StrEnum):

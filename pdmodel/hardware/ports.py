@@ -8,9 +8,17 @@ from enum import StrEnum
 
 from pdmodel.spec import SourceKind
 
+REFERENCE_BYTES = 65536.0
+"""A piece of this size counts with multiplicity 1 on posting and message ports, one of r bytes with 65536/r."""
+
 
 class PortKind(StrEnum):
-    """What a port is one direction of. ``egress`` leaves a device, ``ingress`` enters it."""
+    """What a port is one direction of. ``egress`` leaves a device, ``ingress`` enters it.
+
+    ``posting``: the threads of a rank that post descriptors; ``messages``: the work requests that a NIC takes; both as
+    the bytes of `REFERENCE_BYTES` pieces that they would move, so that their unit is a port's. ``store``: what a client
+    of a KV store reads or writes at most.
+    """
 
     GPU_EGRESS = "gpu_egress"
     GPU_INGRESS = "gpu_ingress"
@@ -27,6 +35,9 @@ class PortKind(StrEnum):
     NVLINK_INGRESS = "nvlink_ingress"
     BOTH_DIRECTIONS = "both_directions"
     FABRIC = "fabric"
+    POSTING = "posting"
+    MESSAGES = "messages"
+    STORE = "store"
     ABSTRACT = "abstract"
 
 

@@ -15,7 +15,7 @@ from pdmodel.llm.kv_cache import constant_bytes, growing_bytes
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.timeline.phases import Lane, Timeline
-from pdmodel.transfer.flows import Flow, FlowKind
+from pdmodel.transfer.flows import Flow, FlowKind, Transfers
 from pdmodel.transfer.layout import SourceLayout, pairs
 from pdmodel.workload.request import Request
 
@@ -42,6 +42,11 @@ class ChunkMarks:
     start: int
     end: int
     layers: dict[int, LayerMarks] = field(default_factory=dict)
+
+
+def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers:
+    """Flows of a scenario, the resources that they use beside the ports of the boxes, and the memory that they fill."""
+    return Transfers(build_flows(resolved, timeline))
 
 
 def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, ...]:

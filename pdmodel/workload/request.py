@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class CacheTier(StrEnum):
-    """Where the KV of the cached prefix lies before the request starts."""
+    """Where the KV of the cached prefix lies before the request starts, nearest first: L1, L2, L3.
 
+    The prefix is split in this order: the first tokens lie in ``hbm``, the next in ``host_memory``, the last in
+    ``store``.
+    """
+
+    HBM = "hbm"
     HOST_MEMORY = "host_memory"
+    STORE = "store"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request of a prefill instance.
 
-    ``input_tokens`` counts the whole prompt, ``cached_tokens`` of it are not computed but loaded from ``cached_in``.
+    ``input_tokens`` counts the whole prompt, ``cached_tokens`` of it are not computed but loaded; ``cached_in`` says
+    from which tier how many (left out: all from host memory).
     ``user_price_gpus`` is lambda [GPU·s per s], or None: decode GPUs over running requests.
     """
 
@@ -24,9 +32,15 @@ class Request:
     arrival_s: float
     input_tokens: int
     cached_tokens: int = 0
-    cached_in: CacheTier = CacheTier.HOST_MEMORY
+    cached_in: Mapping[CacheTier, int] = field(default_factory=dict)
     instance: int = 0
     user_price_gpus: float | None = None
+
+    def cached_by(self, tier: CacheTier) -> int:
+        """Tokens of the cached prefix that lie in a tier."""
+        if not self.cached_in:
+            return self.cached_tokens if tier is CacheTier.HOST_MEMORY else 0
+        return self.cached_in.get(tier, 0)
 
     @property
     def new_tokens(self) -> int:

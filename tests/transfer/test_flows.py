@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from pdmodel.errors import InputError
 from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token, kv_bytes_per_token_layer
 from pdmodel.timeline.build import timeline
-from pdmodel.transfer.build import build_flows, nic_order, phase_marks
+from pdmodel.transfer.build import build_flows
 from pdmodel.transfer.flows import Flow, FlowKind
+from pdmodel.transfer.marks import phase_marks
+from pdmodel.transfer.nics import nic_order
 
 LAYERS = 94
 

@@ -7,8 +7,9 @@ import pytest
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.llm.kv_cache import constant_bytes, growing_bytes, kv_bytes_per_token, kv_constant_bytes, kv_sequence_bytes
 from pdmodel.timeline.build import timeline
-from pdmodel.transfer.build import build_flows, phase_marks
+from pdmodel.transfer.build import build_flows
 from pdmodel.transfer.flows import Flow, FlowKind
+from pdmodel.transfer.marks import phase_marks
 
 PROMPT, CACHED, CHUNK = 20_000, 6_000, 4_000
 

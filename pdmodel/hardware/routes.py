@@ -20,6 +20,7 @@ from pdmodel.hardware.topology import Box, Step
 REQUEST_BYTES = 24.0
 SM_READ_BYTES = 128.0
 HOST_MEMORY = "host_memory"
+COPY_ENGINE = "copy_engine"
 
 
 class Transport(StrEnum):
@@ -210,26 +211,65 @@ def _gpu_hazards(box: Box, one: str, two: str, transport: Transport) -> list[str
 
 
 # ---- GPU and host memory ---------------------------------------------------------------------------------------------
-def host_to_gpu(box: Box, gpu: int, socket: str | None = None) -> Route:
-    """From the memory of a socket (None: the GPU's own) into a GPU by its copy engine, requests going out."""
+def host_to_gpu(box: Box, gpu: int, socket: str | None = None, *, by_kernel: bool = False) -> Route:
+    """From the memory of a socket (None: the GPU's own) into a GPU, requests going out.
+
+    By its copy engine, in order of submission; or by a kernel, whose SMs load 128 bytes at a time beside everything
+    else that they do.
+    """
     element = box.gpu(gpu)
     home = _socket(box, socket, element)
     charges = _Charges(box)
-    charges.from_memory(home, element, "copy_engine", box.profile.max_read_request.copy_engine_bytes.value)
+    engine_bytes = box.profile.max_read_request.copy_engine_bytes.value
+    charges.from_memory(home, element, *(("sm", SM_READ_BYTES) if by_kernel else (COPY_ENGINE, engine_bytes)))
     name = f"{box.port_name(home)}>{box.port_name(element)}"
     hazards = _hazards(box, HazardKind.HOST_DUPLEX_COLLAPSE)
-    return charges.route(name, device=box.port_name(element, "h2d"), fifo=True, hazards=hazards)
+    return charges.route(
+        name, device="" if by_kernel else box.port_name(element, "h2d"), fifo=not by_kernel, hazards=hazards
+    )
 
 
-def gpu_to_host(box: Box, gpu: int, socket: str | None = None) -> Route:
-    """From a GPU into the memory of a socket (None: its own) by its copy engine: posted writes."""
+def gpu_to_host(box: Box, gpu: int, socket: str | None = None, *, by_kernel: bool = False) -> Route:
+    """From a GPU into the memory of a socket (None: its own) by its copy engine or a kernel: posted writes."""
     element = box.gpu(gpu)
     home = _socket(box, socket, element)
     charges = _Charges(box)
-    charges.to_memory(element, home, "copy_engine")
+    charges.to_memory(element, home, "sm" if by_kernel else COPY_ENGINE)
     name = f"{box.port_name(element)}>{box.port_name(home)}"
     hazards = _hazards(box, HazardKind.HOST_DUPLEX_COLLAPSE)
-    return charges.route(name, device=box.port_name(element, "d2h"), fifo=True, hazards=hazards)
+    return charges.route(
+        name, device="" if by_kernel else box.port_name(element, "d2h"), fifo=not by_kernel, hazards=hazards
+    )
+
+
+def nic_to_host(box: Box, nic: int, socket: str | None = None) -> Route:
+    """From the wire through a NIC into the memory of a socket (None: the NIC's own): posted writes."""
+    element = box.nic(nic)
+    home = _socket(box, socket, element)
+    charges = _Charges(box)
+    charges.add(box.port_name(element, "rx"), 1.0, "wire")
+    charges.to_memory(element, home, "rx")
+    return charges.route(f"{box.port_name(element)}>{box.port_name(home)}", device=box.port_name(element))
+
+
+def host_to_nic(box: Box, nic: int, socket: str | None = None) -> Route:
+    """From the memory of a socket (None: the NIC's own) through a NIC onto the wire: the NIC reads, requests go out."""
+    element = box.nic(nic)
+    home = _socket(box, socket, element)
+    charges = _Charges(box)
+    charges.from_memory(home, element, "dma", box.profile.max_read_request.nic_bytes.value)
+    charges.add(box.port_name(element, "tx"), 1.0, box.port_name(element, "ingress"))
+    return charges.route(f"{box.port_name(home)}>{box.port_name(element)}", device=box.port_name(element))
+
+
+def host_copy(box: Box, source: str, destination: str) -> Route:
+    """From memory to memory inside a box, by the CPU: read once and written once, between sockets over their link."""
+    one, two = _socket(box, source, ""), _socket(box, destination, "")
+    charges = _Charges(box)
+    charges.add(box.port_name(one, HOST_MEMORY), 1.0, "cpu")
+    charges.sockets(one, two, HOST_MEMORY, 1.0)
+    charges.add(box.port_name(two, HOST_MEMORY), 1.0, "cpu")
+    return charges.route(f"{box.port_name(one)}>{box.port_name(two)}")
 
 
 def _socket(box: Box, socket: str | None, element: str) -> str:
@@ -254,7 +294,7 @@ def gpu_to_nic(box: Box, gpu: int, nic: int) -> Route:
     hazards = _distance_hazards(box, one, two, staged=staged)
     if staged:
         socket = box.socket(one)
-        charges.to_memory(one, socket, "copy_engine")
+        charges.to_memory(one, socket, COPY_ENGINE)
         charges.from_memory(socket, two, "dma", read_bytes)
         hazards += _staged_hazards(box, "leaves")
     else:
@@ -273,7 +313,7 @@ def nic_to_gpu(box: Box, nic: int, gpu: int) -> Route:
     if staged:
         socket = box.socket(two)
         charges.to_memory(one, socket, "rx")
-        charges.from_memory(socket, two, "copy_engine", box.profile.max_read_request.copy_engine_bytes.value)
+        charges.from_memory(socket, two, COPY_ENGINE, box.profile.max_read_request.copy_engine_bytes.value)
         hazards += _staged_hazards(box, "enters")
     else:
         charges.peer(one, two, "rx")
@@ -304,6 +344,20 @@ def _distance_hazards(box: Box, gpu: str, nic: str, *, staged: bool) -> list[str
 def _staged_hazards(box: Box, verb: str) -> list[str]:
     text = f"staged: KV {verb} {box.node} through host memory, taken as one fluid flow with perfect pipelining"
     return [text, *_hazards(box, HazardKind.HOST_DUPLEX_COLLAPSE)]
+
+
+def gpu_to_wire(box: Box, gpu: int, nic: int) -> Route:
+    """`gpu_to_nic`, and out onto the wire."""
+    out = gpu_to_nic(box, gpu, nic)
+    tx = box.port_name(box.nic(nic), "tx")
+    return merge(out, Route("", {tx: 1.0}, {tx: (box.port_name(box.nic(nic), "ingress"),)}), name=out.name)
+
+
+def wire_to_gpu(box: Box, nic: int, gpu: int) -> Route:
+    """In from the wire, and `nic_to_gpu`."""
+    into = nic_to_gpu(box, nic, gpu)
+    rx = box.port_name(box.nic(nic), "rx")
+    return merge(Route("", {rx: 1.0}, {rx: ("wire",)}), into, name=into.name)
 
 
 def nearest_nics(box: Box, gpu: int) -> tuple[int, ...]:

@@ -16,10 +16,12 @@ from pdmodel.timeline.clock import run_clock
 from pdmodel.timeline.exchanges import Exchanges, Slot, add_up, merged
 from pdmodel.timeline.layers import Pass, StageTimes, embedding_slots, layer_slots, logits_slots
 from pdmodel.timeline.phases import DecodeLane, Lane, Phase, PhaseKind, Timeline
-from pdmodel.workload.request import Request
+from pdmodel.workload.request import CacheTier, Request
 
 #: Outside every layer (embedding, logits), and before every chunk (the arrival of a request).
 NO_LAYER, NO_CHUNK = -1, -1
+PREFETCHED = "prefetched"
+"""The operation that waits for a prefetch from the store: the last phase before the request's first chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +130,30 @@ def _request_phases(
 ) -> Iterator[Phase]:
     chunks = request.chunks(resolved.spec.prefill.chunk_tokens)
     if request.cached_tokens and request.arrival_s > 0:
-        # Loads start when the request has arrived, not when the phase before it ends: a phase of no length in between.
-        yield Phase(
-            id=f"{request.name}/arrival",
-            kind=PhaseKind.COMPUTE,
-            duration_s=0.0,
-            operation="arrival",
-            request=request.name,
-            chunk=NO_CHUNK,
-            not_before_s=request.arrival_s,
-            source=SourceKind.MEASURED,
-        )
+        # Loads start when the request has arrived, not when the phase before it ends.
+        yield _instant(request, "arrival")
+    if request.cached_by(CacheTier.STORE):
+        # Loads into HBM, and compute, start when all that the store sends is in host memory: this phase waits for it.
+        yield _instant(request, PREFETCHED)
     for number, (new_tokens, past_tokens) in enumerate(chunks):
         shape, cost = _prefill_cost(resolved, exchanges, new_tokens, past_tokens, last_chunk=number == len(chunks) - 1)
         evidence.add(cost)
-        slots = _pass_slots(shape, cost, _cuts(resolved, gated=number == 0 and request.cached_tokens > 0))
+        slots = _pass_slots(shape, cost, _cuts(resolved, gated=number == 0 and request.loaded_tokens > 0))
         yield from _phases(slots, request, number)
+
+
+def _instant(request: Request, operation: str) -> Phase:
+    """A phase of no length before a request's first chunk."""
+    return Phase(
+        id=f"{request.name}/{operation}",
+        kind=PhaseKind.COMPUTE,
+        duration_s=0.0,
+        operation=operation,
+        request=request.name,
+        chunk=NO_CHUNK,
+        not_before_s=request.arrival_s,
+        source=SourceKind.MEASURED,
+    )
 
 
 def _phases(slots: PassSlots, request: Request, chunk: int) -> Iterator[Phase]:

@@ -108,6 +108,7 @@ def release_steps(
     release_after: ReleaseAfter,
     *,
     early_send: bool,
+    resident_tokens: int = 0,
 ) -> Steps:
     """(phase, bytes) at which KV may leave, phases rising [byte].
 
@@ -115,10 +116,11 @@ def release_steps(
     ----------
     chunks: marks of the request's chunks, in order.
     new_tokens: tokens computed in each chunk.
-    cached_tokens: tokens loaded before the first chunk's attention, layer by layer.
+    cached_tokens: tokens of the cached prefix, all tiers.
     kv: what this flow carries of each layer. Windows and states are complete, and released, with the last chunk.
     release_after: the event that releases new tokens (and cached ones, without ``early_send``, with the first chunk).
     early_send: cached tokens of a layer are released at its attention in the first chunk, which their load gates.
+    resident_tokens: cached tokens that are in HBM when the request starts; with ``early_send`` released then.
 
     Returns
     -------
@@ -144,7 +146,9 @@ def release_steps(
             }[release_after]
             add(phase, tokens * part.bytes_per_token)
             if number == 0:
-                add(marks.attention if early_send else phase, cached_tokens * part.bytes_per_token)
+                loaded = cached_tokens - resident_tokens
+                add(chunk.start if early_send else phase, resident_tokens * part.bytes_per_token)
+                add(marks.attention if early_send else phase, loaded * part.bytes_per_token)
             if last:
                 # A state is what it is after the layer's scan, not when its inputs are written.
                 add(marks.after_attention if phase == marks.attention else phase, part.constant_bytes)

@@ -10,7 +10,7 @@ from pdmodel.transfer.flows import Flow, FlowKind
 from pdmodel.transfer.layout import SourceLayout, pairs
 from pdmodel.transfer.marks import ChunkMarks, LayerKv, Steps, layers_kv, release_steps
 from pdmodel.transfer.nics import Routes
-from pdmodel.workload.request import Request
+from pdmodel.workload.request import CacheTier, Request
 
 
 def source_layout(resolved: ResolvedScenario, heads: int | None) -> SourceLayout:
@@ -54,6 +54,7 @@ def sends(
                 [part.scaled(shares.get(part.heads, 0.0)) for part in kv],
                 resolved.release_after,
                 early_send=resolved.early_send,
+                resident_tokens=request.cached_by(CacheTier.HBM),
             )
         release = curves[key]
         source, target = placement.gpus[source_rank], resolved.decode.gpus[target_rank]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -41,6 +41,26 @@ class Request:
         if not self.cached_in:
             return self.cached_tokens if tier is CacheTier.HOST_MEMORY else 0
         return self.cached_in.get(tier, 0)
+
+    @property
+    def loaded_tokens(self) -> int:
+        """Tokens of the cached prefix that are not in HBM yet."""
+        return self.cached_tokens - self.cached_by(CacheTier.HBM)
+
+    def keeping(self, tokens: int) -> Request:
+        """The same request with the first ``tokens`` of its cached prefix used, and the rest of it computed again.
+
+        >>> kept = Request("r", 0.0, 10, 6, {CacheTier.HBM: 2, CacheTier.STORE: 4}).keeping(3)
+        >>> kept.new_tokens, kept.cached_by(CacheTier.STORE)
+        (7, 1)
+        """
+        left, tiers = min(tokens, self.cached_tokens), {}
+        for tier in CacheTier:
+            used = min(left, self.cached_by(tier))
+            if used:
+                tiers[tier] = used
+            left -= used
+        return replace(self, cached_tokens=sum(tiers.values()), cached_in=tiers)
 
     @property
     def new_tokens(self) -> int:

@@ -20,6 +20,7 @@ from pydantic import (
 
 from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.costs.kv_layout import Order
+from pdmodel.costs.kv_tiers import Prefetch as Prefetch  # noqa: PLC0414 (a word of the scenario)
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.spec import ContextSenders, ReleaseAfter, RouteRule
 from pdmodel.hardware.ports import PortKind
@@ -145,17 +146,6 @@ class StoreSpec(Spec):
     place: StorePlace = StorePlace.REMOTE
     replicas: Count = 1
     lease_s: PositiveFloat | None = None
-
-
-class Prefetch(StrEnum):
-    """How long a request waits for what the store has of its prefix: not at all, until all is there, for a time.
-
-    What is not there by then is computed again.
-    """
-
-    BEST_EFFORT = "best_effort"
-    WAIT_COMPLETE = "wait_complete"
-    TIMEOUT = "timeout"
 
 
 class WritePolicy(StrEnum):

@@ -9,7 +9,7 @@ unless relaxed ordering is on; capacities cannot say that, and neither do routes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pdmodel.errors import InputError
@@ -393,6 +393,19 @@ def kv_route(  # noqa: PLR0917 (two ends of three each)
     out = gpu_to_nic(source, source_gpu, source_nic)
     into = nic_to_gpu(target, target_nic, target_gpu)
     return merge(out, wire.route(""), into, name=f"{out.name}>{into.name}")
+
+
+def weighed(route: Route, weight: float) -> Route:
+    """The same way with every byte counted ``weight`` times: copies that are written, or the share that is."""
+    return replace(route, ports={port: weight * multiplicity for port, multiplicity in route.ports.items()})
+
+
+def striped(routes: Sequence[Route]) -> Route:
+    """Equal turns over several ways, as one: what an engine does that gives no choice. The slowest sets the pace."""
+    if len(routes) == 1:
+        return routes[0]
+    together = merge(*(weighed(route, 1.0 / len(routes)) for route in routes), name=" | ".join(r.name for r in routes))
+    return replace(together, device="", fifo=False)
 
 
 def merge(*routes: Route, name: str | None = None) -> Route:

@@ -63,8 +63,7 @@ def rank_layer_bytes(
     for layer in range(arch.layers):
         mixer = arch.mixer(layer)
         whole = tokens * growing_bytes(mixer, dtype) + constant_bytes(mixer, dtype, tokens)
-        heads = mixer.state.heads if mixer.state is not None else mixer.kv_heads
-        found.append(whole if mixer.is_latent else whole / min(tp_size, max(1, heads)))
+        found.append(whole / min(tp_size, mixer.cache_heads or 1))
     return tuple(found)
 
 

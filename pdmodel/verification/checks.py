@@ -34,6 +34,7 @@ from pdmodel.spec import SourceKind
 from pdmodel.timeline.breakdown import Group, Setting, prefill_breakdown
 from pdmodel.units import GB, MS, US
 from pdmodel.verification.exchanges import deepep_times, fused_moe_times
+from pdmodel.verification.stores import reuse_break_even, store_times
 from pdmodel.verification.tables import Comparison, PublishedTable, Row, source_of
 
 Check = Callable[[PublishedTable, Sequence[Row]], Iterable[Comparison]]
@@ -312,4 +313,6 @@ CHECKS: dict[str, Check] = {
     "ring_beside_transfer": ring_beside_transfer,
     "deepep_times": deepep_times,
     "fused_moe_times": fused_moe_times,
+    "store_times": store_times,
+    "reuse_break_even": reuse_break_even,
 }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -19,56 +17,38 @@ from pdmodel.costs.kv_transfer import (
 )
 from pdmodel.costs.moe import Routing, fused_bytes, fused_flop, fused_tail_s
 from pdmodel.costs.step import PassCost, decode_step, prefill_pass
-from pdmodel.errors import InputError
-from pdmodel.hardware import routes
+from pdmodel.costs.wire import payload_share
 from pdmodel.hardware.catalog import load_profile
-from pdmodel.hardware.ports import Route
 from pdmodel.hardware.topology import Box
 from pdmodel.llm.architecture import Architecture
 from pdmodel.llm.catalog import load_llm
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
 from pdmodel.llm.kv_cache import kv_bytes_per_token, kv_constant_bytes
 from pdmodel.parallelism import Parallelism, place
-from pdmodel.resources import data_folder
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.breakdown import Group, Setting, prefill_breakdown
 from pdmodel.units import GB, MS, US
 from pdmodel.verification.exchanges import deepep_times, fused_moe_times
+from pdmodel.verification.sharing import flows_together, nic_choice, queue_pairs, ring_beside_transfer
 from pdmodel.verification.stores import reuse_break_even, store_times
-from pdmodel.verification.tables import Comparison, PublishedTable, Row, source_of
+from pdmodel.verification.tables import Comparison, PublishedTable, Row, boxes, keys_of, source_of
 
 Check = Callable[[PublishedTable, Sequence[Row]], Iterable[Comparison]]
 _SHIPPED_CONSTANTS = {"mooncake_vllm": MOONCAKE_VLLM, "mooncake_sglang": MOONCAKE_SGLANG}
 
 
-def _keys(table: PublishedTable, row: Row, quantity: str = "", kind: str = "") -> dict[str, str]:
-    added = {"quantity": quantity, "kind": kind}
-    return {column: added.get(column) or row[column] for column in table.group_by}
-
-
-def _boxes(names: Iterable[str]) -> dict[str, Box]:
-    """Boxes by the names in a table: profiles that are shipped, or that lie beside the tables."""
-    own = data_folder("published") / "boxes"
-    found = {}
-    for name in names:
-        if name not in found:
-            path = own / f"{name}.json"
-            found[name] = Box(load_profile(str(path) if path.is_file() else name), "P")
-    return found
-
-
 # ---- collectives -----------------------------------------------------------------------------------------------------
 def collective_time(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
     """Time of one collective; columns profile, implementation, operation, ranks, size_bytes, time_us."""
-    boxes = _boxes(row["profile"] for row in rows)
+    found = boxes(row["profile"] for row in rows)
     for row in rows:
         size, ranks = float(row["size_bytes"]), int(row["ranks"])
-        cost = collective(row["operation"], size, range(ranks), boxes[row["profile"]], row["implementation"])
+        cost = collective(row["operation"], size, range(ranks), found[row["profile"]], row["implementation"])
         yield Comparison(
             row=f"{row['profile']} {row['implementation']} {row['operation']} among {ranks}, {size:.0f} B",
             predicted=cost.time_s,
             published=float(row["time_us"]) * US,
-            keys=_keys(table, row),
+            keys=keys_of(table, row),
             source=source_of(row),
             size_bytes=size,
         )
@@ -104,7 +84,7 @@ def step_compute(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Compari
             f"{row['phase']} {size}",
             predicted=step_cost(row).time_s,
             published=float(row["compute_ms"]) * MS,
-            keys=_keys(table, row, kind="mixture of experts" if load_llm(row["llm"]).moe else "dense"),
+            keys=keys_of(table, row, kind="mixture of experts" if load_llm(row["llm"]).moe else "dense"),
             source=source_of(row),
         )
 
@@ -122,7 +102,7 @@ def prefill_parts(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Compar
             row=f"{row['quantity']} of {row['llm']}, {row['new_tokens']} tokens, tp {row['tp']}",
             predicted=predicted[row["quantity"]],
             published=float(row["value_ms"]) * MS,
-            keys=_keys(table, row),
+            keys=keys_of(table, row),
             source=source_of(row),
         )
 
@@ -145,7 +125,7 @@ def llm_facts(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison
                 row=f"{quantity} of {row['llm']}",
                 predicted=predicted,
                 published=float(published),
-                keys=_keys(table, row, quantity),
+                keys=keys_of(table, row, quantity),
                 source=source_of(row),
             )
 
@@ -170,7 +150,7 @@ def fused_moe_rates(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comp
                 row=f"{quantity} of {row['llm']}, {row['tokens_per_rank']} tokens a rank",
                 predicted=predicted,
                 published=float(row[quantity]),
-                keys=_keys(table, row, quantity),
+                keys=keys_of(table, row, quantity),
                 source=source_of(row),
                 rounding=0.5,
             )
@@ -199,7 +179,7 @@ def kv_transfer(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparis
             row=f"{row['table']}, {size:.0f} B",
             predicted=predicted,
             published=published,
-            keys=_keys(table, row),
+            keys=keys_of(table, row),
             source=source_of(row),
             size_bytes=size,
         )
@@ -220,6 +200,20 @@ def _constants(name: str, table: PublishedTable) -> TransferConstants:
     )
 
 
+def payload(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
+    """Rate of RDMA messages on a RoCE wire; columns line_gbit_per_s, mtu_bytes, size_bytes, gbit_per_s."""
+    for row in rows:
+        size, mtu = float(row["size_bytes"]), float(row["mtu_bytes"])
+        yield Comparison(
+            row=f"MTU {mtu:.0f}, {size:.0f} B",
+            predicted=float(row["line_gbit_per_s"]) * payload_share(size, mtu),
+            published=float(row["gbit_per_s"]),
+            keys=keys_of(table, row),
+            source=source_of(row),
+            size_bytes=size,
+        )
+
+
 def kv_layout(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
     """Bytes of all pairs, or descriptors of one pair; caches of ``llm``, or of equal rows that no rank splits."""
     for row in rows:
@@ -235,70 +229,10 @@ def kv_layout(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison
             row=f"{row['llm'] or 'rows'}, {row['quantity']}, {tokens} tokens",
             predicted=sum(pair.size_bytes for pair in found) if whole else found[0].descriptors,
             published=float(row["value"]),
-            keys=_keys(table, row),
+            keys=keys_of(table, row),
             source=source_of(row),
             rounding=float(row["rounding"]),
         )
-
-
-# ---- ports -----------------------------------------------------------------------------------------------------------
-def flows_together(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
-    """Total rate of several copies at once: equal rates, each the least over ports of capacity over demand."""
-    boxes = _boxes(row["box"] for row in rows)
-    for row in rows:
-        box = boxes[row["box"]]
-        found = _flows(box, row["pattern"])
-        if len(found) != int(row["flows"]):
-            raise InputError(f"{row['pattern']!r} has {len(found)} flows, not {row['flows']}", file=table.file)
-        yield Comparison(
-            row=f"{row['box']} {row['pattern']}",
-            predicted=total_bytes_per_s(box, found),
-            published=float(row["total_gb_per_s"]) * GB,
-            keys=_keys(table, row),
-            source=source_of(row),
-            limit=float(row[table.limit_column]) if table.limit_column else None,
-        )
-
-
-def _flows(box: Box, pattern: str) -> list[Route]:
-    """The routes of a pattern: pairs ``0>4 1>5``, ``all`` pairs, ``cross`` the halves, ``h2d:0-7``, ``d2h:0-3``."""
-    if pattern.startswith(("h2d:", "d2h:")):
-        first, last = map(int, pattern[4:].split("-"))
-        copy = routes.host_to_gpu if pattern.startswith("h2d") else routes.gpu_to_host
-        return [copy(box, gpu) for gpu in range(first, last + 1)]
-    half = box.gpu_count // 2
-    if pattern == "all":
-        pairs = list(itertools.permutations(range(box.gpu_count), 2))
-    elif pattern == "cross":
-        pairs = list(itertools.product(range(half), range(half, box.gpu_count)))
-    else:
-        pairs = [(int(one), int(two)) for one, _, two in (pair.partition(">") for pair in pattern.split())]
-    return [routes.gpu_to_gpu(box, one, two) for one, two in pairs]
-
-
-def total_bytes_per_s(box: Box, flows: Sequence[Route]) -> float:
-    """Rate of all flows together where each has the same: n min_e C_e / sum_f m_f,e [byte/s]."""
-    demand: Counter[str] = Counter()
-    for route in flows:
-        demand.update(route.ports)
-    return len(flows) * min(box.port_index[port].capacity_bytes_per_s / share for port, share in demand.items())
-
-
-def ring_beside_transfer(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
-    """A ring that fills a class-fair port beside KV that never ends: its slowdown, and the rate of the KV."""
-    from pdmodel.verification.emulated import replayed
-
-    for row in rows:
-        size, goodput = float(row["collective_bytes"]), float(row["goodput_bytes_per_s"])
-        slowdown, rate = replayed(size, float(row["compute_s"]), goodput)
-        for quantity, predicted in (("collective_slowdown", slowdown), ("kv_bytes_per_s", rate)):
-            yield Comparison(
-                row=f"{quantity}, {size:.0f} B",
-                predicted=predicted,
-                published=float(row[quantity]),
-                keys=_keys(table, row, quantity),
-                source=source_of(row),
-            )
 
 
 CHECKS: dict[str, Check] = {
@@ -309,7 +243,10 @@ CHECKS: dict[str, Check] = {
     "fused_moe_rates": fused_moe_rates,
     "kv_transfer": kv_transfer,
     "kv_layout": kv_layout,
+    "payload": payload,
     "flows_together": flows_together,
+    "queue_pairs": queue_pairs,
+    "nic_choice": nic_choice,
     "ring_beside_transfer": ring_beside_transfer,
     "deepep_times": deepep_times,
     "fused_moe_times": fused_moe_times,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pdmodel.errors import InputError, nearest
+from pdmodel.hardware.catalog import load_profile
+from pdmodel.hardware.topology import Box
 from pdmodel.resources import data_folder
 from pdmodel.spec import Spec
 from pdmodel.units import GIB, KIB, MIB
@@ -154,6 +156,23 @@ def read_rows(table: PublishedTable, folder: Path | None = None) -> list[Row]:
         if column not in rows[0]:
             raise InputError(f"has no column {column!r}", file=str(path))
     return [row for row in rows if all(row[column] == value for column, value in table.select.items())]
+
+
+def keys_of(table: PublishedTable, row: Row, quantity: str = "", kind: str = "") -> dict[str, str]:
+    """The columns that a row's errors are averaged by; ``quantity`` and ``kind`` are what checks add to a row."""
+    added = {"quantity": quantity, "kind": kind}
+    return {column: added.get(column) or row[column] for column in table.group_by}
+
+
+def boxes(names: Iterable[str]) -> dict[str, Box]:
+    """Boxes by the names in a table: profiles that are shipped, or that lie beside the tables."""
+    own = data_folder("published") / "boxes"
+    found = {}
+    for name in names:
+        if name not in found:
+            path = own / f"{name}.json"
+            found[name] = Box(load_profile(str(path) if path.is_file() else name), "P")
+    return found
 
 
 def source_of(row: Row) -> str:

@@ -185,6 +185,31 @@ class Applicable:
 
 
 @dataclass(frozen=True, slots=True)
+class ReuseResult:
+    """Load or recompute, of what one tier holds of one request's prefix.
+
+    ``load_s``: what the loads of the tier take alone on the fullest port; ``recompute_s``: what computing its tokens
+    again adds to the prefill. The costs [GPU·s] are whole: compute, delays and waiting users of all requests, with all
+    of this request's prefix loaded, with none of it (what is in HBM aside), and as planned; of the first two that was
+    not worth planning, under the better of two simple rules. ``splits`` of this request were looked at, ``planned`` of
+    them planned.
+    """
+
+    request: str
+    tier: str
+    cached_tokens: int
+    loaded_tokens: int
+    recomputed_tokens: int
+    load_s: float
+    recompute_s: float
+    cost_load_all: float
+    cost_recompute_all: float
+    cost_best: float
+    splits: int
+    planned: int
+
+
+@dataclass(frozen=True, slots=True)
 class SolverResult:
     """``path``: bound | no_shared_port | certified | closed_form | program_e | program_r | policy:NAME.
 
@@ -225,4 +250,5 @@ class Plan:
     data: AllocationData = field(repr=False)
     replay: Replay = field(repr=False)
     missed_deadlines: tuple[str, ...] = ()
+    reuse: tuple[ReuseResult, ...] = ()
     schema_version: int = SCHEMA_VERSION

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Plan, VerdictKind
-from pdmodel.choose import Choice, choose
 from pdmodel.enforce import applicable, enforceability, phase_bursts, settings
 from pdmodel.engines.catalog import host_knobs
-from pdmodel.engines.spec import ReleaseAfter
-from pdmodel.errors import InputError
 from pdmodel.evidence import (
     assumed_of,
     bound_of,
@@ -27,16 +23,17 @@ from pdmodel.evidence import (
     times_of,
 )
 from pdmodel.pacing import schedule_rows, throttled_nic_rate
+from pdmodel.record import earliest_record, scenario_record
 from pdmodel.replay import engine
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import Policy, QueuePolicy
-from pdmodel.resolve import ResolvedScenario, load_scenario, prices, resolve_scenario
+from pdmodel.resolve import ResolvedScenario, load_scenario, resolve_scenario
+from pdmodel.reuse import Decided, decide
 from pdmodel.scenario import Scenario
 from pdmodel.timeline import residual
 from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
 from pdmodel.timeline.residual import PiecewiseConstant
-from pdmodel.transfer.build import build_transfers
 from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall, price_of_prefill
 
 ScenarioLike = str | os.PathLike[str] | Scenario | ResolvedScenario
@@ -57,20 +54,9 @@ def plan(scenario: ScenarioLike, *, progress: Callable[[str], None] | None = Non
 
     """
     resolved = _resolved(scenario)
-    timeline, data = scenario_record(resolved)
     sharing = resolved.spec.sharing
     measured = None if sharing is None else (sharing.kv_weight, sharing.interference)
-    choice = choose(data, measured, progress)
-    return answer(resolved, timeline, data, choice)
-
-
-def scenario_record(resolved: ResolvedScenario) -> tuple[Timeline, AllocationData]:
-    """The timeline of a scenario and its record; `InputError` names the scenario's file where no formula covers it."""
-    try:
-        timeline = build_timeline(resolved)
-        return timeline, AllocationData.build(timeline, build_transfers(resolved, timeline), prices(resolved))
-    except InputError as error:
-        raise error.located(file=resolved.file) from None
+    return answer(decide(resolved, measured, progress))
 
 
 def simulate(
@@ -94,10 +80,12 @@ def residual_bandwidth(what: ScenarioLike | Timeline, port: str) -> PiecewiseCon
     return residual.residual_bandwidth(timeline, port)
 
 
-def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData, choice: Choice) -> Plan:
+def answer(decided: Decided) -> Plan:
     """The chosen candidate with its verdict and its evidence."""
+    found = decided.best
+    resolved, timeline, data, choice = found.resolved, found.timeline, found.data, found.choice
     slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
-    bound, eager = bound_of(data, choice), earliest(resolved, timeline)
+    bound, eager = bound_of(data, choice), earliest_record(resolved, timeline)
     verdict = judge(
         data,
         shortfall=port_shortfall(eager, slack_s),
@@ -145,14 +133,8 @@ def answer(resolved: ResolvedScenario, timeline: Timeline, data: AllocationData,
         data=data,
         replay=choice.replay,
         missed_deadlines=missed_deadlines(data, choice.replay, slack_s),
+        reuse=decided.rows,
     )
-
-
-def earliest(resolved: ResolvedScenario, timeline: Timeline) -> AllocationData:
-    """The record with every flow released when its bytes exist: what the ports allow, whatever the engine does."""
-    transfer = resolved.spec.transfer.model_copy(update={"release_after": ReleaseAfter.KV_WRITE, "early_send": True})
-    eager = replace(resolved, spec=resolved.spec.model_copy(update={"transfer": transfer}))
-    return AllocationData.build(timeline, build_transfers(eager, timeline), prices(eager))
 
 
 def _resolved(scenario: ScenarioLike) -> ResolvedScenario:

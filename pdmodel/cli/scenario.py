@@ -65,7 +65,7 @@ def validate(
 ) -> None:
     """Check scenarios, everything they name included: one line for each problem, exit code 3 if there are any."""
     from pdmodel.cli.checking import check_files
-    from pdmodel.planner import scenario_record
+    from pdmodel.record import scenario_record
     from pdmodel.resolve import load_scenario
     from pdmodel.scenario import Scenario
 

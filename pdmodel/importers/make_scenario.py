@@ -12,7 +12,7 @@ from pdmodel.costs.moe import EpExchange
 from pdmodel.errors import InputError, nearest
 from pdmodel.hardware.catalog import load_profile
 from pdmodel.llm.catalog import load_llm
-from pdmodel.planner import scenario_record
+from pdmodel.record import scenario_record
 from pdmodel.resolve import resolve_scenario
 from pdmodel.resources import resolve
 from pdmodel.scenario import MOST_TOKENS, DecodeSpec, PrefillSpec, Scenario

@@ -29,6 +29,7 @@ PLAN_KEYS = (
     "references",
     "ports",
     "flows",
+    "reuse",
     "schedule",
     "settings",
     "enforceability",

@@ -44,7 +44,7 @@ class Look:
 
 BLACK, FAINT = "#000000", "#CCCCCC"
 CRITICAL, KV, FREE = Look("#E69F00"), Look("#0072B2", "////"), Look("#F0F0F0", "..", "#999999")
-TRANSFERS = {"send": KV, "load": Look("#009E73", "\\\\\\\\")}
+TRANSFERS = {"send": KV, "load": Look("#009E73", "\\\\\\\\"), "writeback": Look("#CC79A7", "xxxx")}
 
 
 def check_plot_path(path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pdmodel.answer import Rule, VerdictKind
 from pdmodel.report.document import Document, Section, table
 from pdmodel.report.export import plan_records, plan_to_dict
+from pdmodel.report.kv_path import kv_path_sections
 from pdmodel.report.schedule import rates_section, schedule_section
 from pdmodel.report.words import (
     NOTHING,
@@ -47,6 +48,7 @@ def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False
         _verdict(plan),
         _times(plan, full=full),
         *([_missed(plan)] if plan.missed_deadlines else []),
+        *kv_path_sections(plan),
         _ports(plan, full=full),
         rates_section(plan),
         _settings(plan),

@@ -1,0 +1,29 @@
+"""The record of a resolved scenario: its timeline, its transfers and its prices together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.engines.spec import ReleaseAfter
+from pdmodel.errors import InputError
+from pdmodel.resolve import ResolvedScenario, prices
+from pdmodel.timeline.build import timeline as build_timeline
+from pdmodel.timeline.phases import Timeline
+from pdmodel.transfer.build import build_transfers
+
+
+def scenario_record(resolved: ResolvedScenario) -> tuple[Timeline, AllocationData]:
+    """The timeline of a scenario and its record; `InputError` names the scenario's file where no formula covers it."""
+    try:
+        timeline = build_timeline(resolved)
+        return timeline, AllocationData.build(timeline, build_transfers(resolved, timeline), prices(resolved))
+    except InputError as error:
+        raise error.located(file=resolved.file) from None
+
+
+def earliest_record(resolved: ResolvedScenario, timeline: Timeline) -> AllocationData:
+    """The record with every flow released when its bytes exist: what the ports allow, whatever the engine does."""
+    transfer = resolved.spec.transfer.model_copy(update={"release_after": ReleaseAfter.KV_WRITE, "early_send": True})
+    eager = replace(resolved, spec=resolved.spec.model_copy(update={"transfer": transfer}))
+    return AllocationData.build(timeline, build_transfers(eager, timeline), prices(eager))

@@ -1,0 +1,44 @@
+"""The KV path of a plan for reading: what is loaded and what is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pdmodel.report.document import Section, table
+from pdmodel.report.words import group, number, seconds
+
+if TYPE_CHECKING:
+    from pdmodel.answer import Plan, ReuseResult
+
+
+def kv_path_sections(plan: Plan) -> list[Section]:
+    """What there is to say of the KV path, each part where it has something to say."""
+    return [_reuse(plan.reuse)] if plan.reuse else []
+
+
+def _reuse(found: Sequence[ReuseResult]) -> Section:
+    rows = [
+        [
+            one.request,
+            one.tier,
+            str(one.cached_tokens),
+            str(one.loaded_tokens),
+            str(one.recomputed_tokens),
+            seconds(one.load_s),
+            seconds(one.recompute_s),
+        ]
+        for one in found
+    ]
+    head = ["request", "tier", ">cached", ">loaded", ">recomputed", ">load", ">recompute"]
+    bullets = tuple(_weighed(tiers[0]) for tiers in group(found, lambda one: one.request))
+    note = "Tokens; load: alone on the fullest port; recompute: what it adds to the prefill."
+    return Section("Load or recompute", table=table(head, rows), bullets=bullets, note=note)
+
+
+def _weighed(one: ReuseResult) -> str:
+    return (
+        f"{one.request}: {number(one.cost_best)} GPU·s in all, delays included; {number(one.cost_load_all)} with the "
+        f"whole prefix loaded, {number(one.cost_recompute_all)} with nothing of it ({one.splits} splits looked at, "
+        f"{one.planned} planned)"
+    )

@@ -24,6 +24,7 @@ _FOLDERS = {
     "scenarios": (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"),
     "llms": (_PACKAGE / "llm" / "configs",),
     "engines": (_PACKAGE / "engines" / "specs",),
+    "backends": (_PACKAGE / "engines" / "backends",),
     "published": (_PACKAGE / "published", _PACKAGE.parent / "tests" / "published"),
 }
 _WORDS = {
@@ -31,6 +32,7 @@ _WORDS = {
     "scenarios": "scenario",
     "llms": "LLM",
     "engines": "engine",
+    "backends": "transfer backend",
     "published": "published table",
 }
 

@@ -1,12 +1,20 @@
-"""What a serving engine does with KV: when it sends, in which pieces, from which ranks, and which knobs it has."""
+"""What a serving engine does with KV: when it sends, in which pieces, from which ranks, and which knobs it has.
+
+A *backend* (the transfer engine) cuts and posts what it is given and picks NICs; an *engine* (the serving engine) says
+what it is given, when, and in which layout.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Generic, Literal, Self, TypeVar
+from functools import cached_property
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from pdmodel.errors import InputError
+from pdmodel.resources import resolve
 from pdmodel.spec import SourceKind, Spec
 
 Value = TypeVar("Value")
@@ -68,6 +76,28 @@ class ContextSenders(StrEnum):
     ALL = "all"
 
 
+class KvPath(StrEnum):
+    """Direct: from GPU to GPU. Store: put into a KV store by the prefill side, and got by the decode side."""
+
+    DIRECT = "direct"
+    STORE = "store"
+
+
+class Preallocate(StrEnum):
+    """When the decode side takes memory for a request: before its prefill starts, when its transfer starts, never."""
+
+    START = "start"
+    TRANSFER = "transfer"
+    NONE = "none"
+
+
+class PageOrder(StrEnum):
+    """Order inside a page of one layer: nhd tokens outside, heads inside; hnd the other way round."""
+
+    NHD = "nhd"
+    HND = "hnd"
+
+
 class Steers(StrEnum):
     """What of a plan a knob acts on."""
 
@@ -82,6 +112,11 @@ class Steers(StrEnum):
     SENDERS = "senders"
     LAYOUT = "layout"
     LEASE = "lease"
+    ORDER = "order"
+    ADMISSION = "admission"
+    LOADS = "loads"
+    PREFETCH = "prefetch"
+    WRITE_POLICY = "write_policy"
     COLLECTIVE = "collective"
     PCIE = "pcie"
 
@@ -94,36 +129,42 @@ class EngineSource(Spec):
 
 
 class Fact(Spec, Generic[Value]):
-    """A value and the id of its source."""
+    """A value and the id of its source; ``note``: another reading, where sources disagree."""
 
     value: Value
     source: str
+    note: str = ""
 
 
 class Knob(Spec):
-    """One thing that can be set. ``side``: P, D or both; ``process``: engine, transfer engine, NIC, host."""
+    """One thing that can be set. ``side``: P, D or both; ``process``: whose setting it is."""
 
     name: str
     unit: str
     default: str
     side: Literal["P", "D", "both"]
-    process: Literal["engine", "transfer_engine", "collectives", "nic", "host"]
+    process: Literal["engine", "transfer_engine", "store", "collectives", "nic", "host"]
     maps_to: Steers
     effect: str
     source: str
+    note: str = ""
 
 
 class Posting(Spec):
-    """How the transfer engine cuts and posts: what is out of the engine's hands once submitted, and how long it takes.
+    """How a transfer engine cuts and posts: what is out of its hands once submitted, and how long it takes.
 
-    Bytes in flight per NIC pair are at most slice * work requests * queue pairs.
+    ``request_overhead_us``: t0 of one request. ``descriptor_us``: of one thread. A rest of up to ``slice_bytes`` +
+    ``fragment_bytes`` goes out whole. ``messages_per_s``: what one queue pair takes. Bytes in flight per NIC pair are
+    at most slice * work requests * queue pairs. ``detection_us``: to see that a burst has ended.
     """
 
     request_overhead_us: Fact[NonNegativeFloat]
     descriptor_us: Fact[NonNegativeFloat]
     slice_bytes: Fact[PositiveInt]
+    fragment_bytes: Fact[NonNegativeInt]
     work_requests: Fact[PositiveInt]
     queue_pairs: Fact[PositiveInt]
+    messages_per_s: Fact[PositiveFloat]
     detection_us: Fact[NonNegativeFloat]
 
     @property
@@ -131,39 +172,177 @@ class Posting(Spec):
         """Bytes per NIC pair that cannot be recalled."""
         return self.slice_bytes.value * self.work_requests.value * self.queue_pairs.value
 
+    @property
+    def nic_messages_per_s(self) -> float:
+        """Work requests that a NIC takes from one peer."""
+        return self.queue_pairs.value * self.messages_per_s.value
 
-class EngineSpec(Spec):
-    """One engine with its transfer backend."""
+
+class Priorities(Spec):
+    """Classes that a transfer engine keeps among its own transfers; it sees no others, collectives among them.
+
+    Strict order of ``levels``; what waits for ``promotion_us`` moves up one. ``slot_us``: processes of one host take
+    turns by level. ``deadlines``: the earliest deadline first, inside a level.
+    """
+
+    levels: Fact[PositiveInt]
+    promotion_us: Fact[NonNegativeFloat]
+    slot_us: Fact[NonNegativeFloat]
+    deadlines: Fact[bool]
+
+
+class TransferBackend(Spec):
+    """A transfer engine. ``routes_fixed``: it picks the NIC itself, so that a plan may not."""
 
     schema_version: Literal[1]
     name: str
     summary: str
     found_in: tuple[str, ...]
     sources: dict[str, EngineSource]
-    mode: Fact[Mode]
-    release_after: Fact[ReleaseAfter]
-    early_send: Fact[bool]
-    load_ahead: Fact[bool]
-    route_rule: Fact[RouteRule]
-    latent_source: Fact[LatentSource]
-    context_senders: Fact[ContextSenders]
-    threads: Fact[PositiveInt]
-    page_tokens: Fact[PositiveInt]
-    piece: Fact[Piece]
-    lease_s: Fact[NonNegativeInt] | None = None
     posting: Posting
+    route_rule: Fact[RouteRule]
+    routes_fixed: Fact[bool]
+    priorities: Priorities | None = None
     knobs: tuple[Knob, ...] = ()
 
     @model_validator(mode="after")
     def _sources_exist(self) -> Self:
-        named = [(name, fact.source) for name, fact in self if isinstance(fact, Fact)]
-        named += [(f"posting.{name}", fact.source) for name, fact in self.posting if isinstance(fact, Fact)]
-        named += [(f"knobs.{knob.name}", knob.source) for knob in self.knobs]
-        for name, source in named:
-            if source not in self.sources:
-                message = f"{name} names the source {source!r}, which is not in sources"
-                raise ValueError(message)
+        _check_sources(_facts(self), self.knobs, self.sources)
         return self
+
+
+class Overrides(Spec):
+    """Facts of the backend that differ in this engine."""
+
+    route_rule: Fact[RouteRule] | None = None
+    request_overhead_us: Fact[NonNegativeFloat] | None = None
+    detection_us: Fact[NonNegativeFloat] | None = None
+
+
+class Control(Spec):
+    """Messages around a transfer, which no schedule changes.
+
+    ``handshake_us``: before the prefill, which hides it. ``hand_over_us``: after the last byte, until the decode side
+    may schedule the request. ``sequential_receive``: a decode rank takes from one prefill rank after the other.
+    """
+
+    handshake_us: Fact[NonNegativeFloat]
+    hand_over_us: Fact[NonNegativeFloat]
+    sequential_receive: Fact[bool]
+
+
+def _by_name(given: object) -> object:
+    """A backend that is named is read from its file."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return TransferBackend.load(resolve("backends", given))
+    except InputError as error:
+        raise error.located(path="backend") from None
+
+
+class EngineSpec(Spec):
+    """One serving engine; its ``backend`` is the name or path of a transfer engine, or written out.
+
+    ``parallel_transfers``: requests that are sent at the same time. ``posting_threads``: of one request.
+    ``staging_tokens``, ``staging_bytes``: packed into a buffer of this size before the wire; both 0: not packed.
+    ``reserved_tokens``: memory that the decode side keeps free for each running request.
+    """
+
+    schema_version: Literal[1]
+    name: str
+    summary: str
+    found_in: tuple[str, ...]
+    sources: dict[str, EngineSource]
+    backend: Annotated[TransferBackend, BeforeValidator(_by_name, json_schema_input_type=str | TransferBackend)]
+    overrides: Overrides = Overrides()
+    mode: Fact[Mode]
+    through: Fact[KvPath]
+    release_after: Fact[ReleaseAfter]
+    piece: Fact[Piece]
+    early_send: Fact[bool]
+    load_ahead: Fact[bool]
+    latent_source: Fact[LatentSource]
+    context_senders: Fact[ContextSenders]
+    parallel_transfers: Fact[PositiveInt]
+    posting_threads: Fact[PositiveInt]
+    page_tokens: Fact[PositiveInt]
+    layout: Fact[PageOrder]
+    cross_layer: Fact[bool]
+    staging_tokens: Fact[NonNegativeInt]
+    staging_bytes: Fact[NonNegativeInt]
+    preallocate: Fact[Preallocate]
+    reserved_tokens: Fact[NonNegativeInt]
+    control: Control
+    lease_s: Fact[NonNegativeInt] | None = None
+    knobs: tuple[Knob, ...] = ()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        _check_sources(_facts(self), self.knobs, self.sources)
+        if self.staging_tokens.value and self.staging_bytes.value:
+            message = "staging_tokens and staging_bytes are both given: a buffer has one size"
+            raise ValueError(message)
+        ours, theirs = {knob.name for knob in self.knobs}, {knob.name for knob in self.backend.knobs}
+        if twice := sorted(ours & theirs):
+            message = f"the knob {twice[0]!r} is the backend's ({self.backend.name}) already"
+            raise ValueError(message)
+        return self
+
+    @cached_property
+    def posting(self) -> Posting:
+        """How the backend posts under this engine."""
+        given = {
+            name: fact
+            for name in ("request_overhead_us", "detection_us")
+            if (fact := getattr(self.overrides, name)) is not None
+        }
+        return self.backend.posting.model_copy(update=given)
+
+    @property
+    def route_rule(self) -> Fact[RouteRule]:
+        """Which NICs simple policies use."""
+        return self.overrides.route_rule or self.backend.route_rule
+
+    @property
+    def routes_fixed(self) -> Fact[bool]:
+        """Whether a plan has to leave the choice of NICs to the backend."""
+        return self.backend.routes_fixed
+
+    @property
+    def all_knobs(self) -> tuple[Knob, ...]:
+        """Knobs of the engine and of its backend."""
+        return (*self.knobs, *self.backend.knobs)
+
+    @property
+    def facts(self) -> Mapping[str, tuple[Fact[Any], EngineSource]]:
+        """Every fact by its name (``posting.slice_bytes``), with its source; the engine's word before the backend's."""
+        found = {name: (fact, self.backend.sources[fact.source]) for name, fact in _facts(self.backend)}
+        for name, fact in _facts(self):
+            short = name.removeprefix("overrides.")
+            key = f"posting.{short}" if f"posting.{short}" in found else short
+            found[key] = (fact, self.sources[fact.source])
+        return found
+
+
+def _facts(part: Spec, prefix: str = "") -> Iterable[tuple[str, Fact[Any]]]:
+    """Facts of a spec and of the blocks inside it, but for those of another file."""
+    for name in type(part).model_fields:  # a cached property is no field, but would be among iter(part)
+        value = getattr(part, name)
+        if isinstance(value, Fact):
+            yield prefix + name, value
+        elif isinstance(value, Posting | Priorities | Overrides | Control):
+            yield from _facts(value, f"{prefix}{name}.")
+
+
+def _check_sources(
+    facts: Iterable[tuple[str, Fact[Any]]], knobs: Iterable[Knob], sources: Mapping[str, EngineSource]
+) -> None:
+    named = [(name, fact.source) for name, fact in facts] + [(f"knobs.{knob.name}", knob.source) for knob in knobs]
+    for name, source in named:
+        if source not in sources:
+            message = f"{name} names the source {source!r}, which is not in sources"
+            raise ValueError(message)
 
 
 class HostKnobs(Spec):

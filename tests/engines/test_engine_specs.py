@@ -4,21 +4,27 @@ from pathlib import Path
 import pytest
 
 from pdmodel.engines.catalog import host_knobs, list_engines, load_engine
-from pdmodel.engines.spec import EngineSpec, Mode, Piece, ReleaseAfter, Steers
+from pdmodel.engines.spec import EngineSpec, Mode, Piece, ReleaseAfter, Steers, TransferBackend
 from pdmodel.errors import InputError
 from pdmodel.resources import resolve
 
 SHIPPED = {
-    "sglang_mooncake": (Mode.PUSH, ReleaseAfter.CHUNK, Piece.CHUNK),
-    "vllm_nixl": (Mode.PULL, ReleaseAfter.PREFILL, Piece.REQUEST),
-    "layerwise": (Mode.PUSH, ReleaseAfter.LAYER, Piece.LAYER),
+    "layerwise": ("mooncake_te", Mode.PUSH, ReleaseAfter.LAYER, Piece.LAYER),
+    "mooncake_te": ("mooncake_te", Mode.PUSH, ReleaseAfter.LAYER, Piece.LAYER),
+    "mooncake_tent": ("mooncake_tent", Mode.PUSH, ReleaseAfter.LAYER, Piece.LAYER),
+    "sglang_mooncake": ("mooncake_te", Mode.PUSH, ReleaseAfter.CHUNK, Piece.CHUNK),
+    "sglang_nixl": ("nixl_ucx", Mode.PUSH, ReleaseAfter.CHUNK, Piece.CHUNK),
+    "tensorrt_llm": ("nixl_ucx", Mode.PUSH, ReleaseAfter.PREFILL, Piece.REQUEST),
+    "vllm_mooncake": ("mooncake_te", Mode.PUSH, ReleaseAfter.PREFILL, Piece.REQUEST),
+    "vllm_mooncake_store": ("mooncake_te", Mode.PULL, ReleaseAfter.PREFILL, Piece.REQUEST),
+    "vllm_nixl": ("nixl_ucx", Mode.PULL, ReleaseAfter.PREFILL, Piece.REQUEST),
 }
 
 
 def test_engines_that_ship_send_when_they_say_they_do() -> None:
     assert {
-        name: (load_engine(name).mode.value, load_engine(name).release_after.value, load_engine(name).piece.value)
-        for name in list_engines()
+        name: (engine.backend.name, engine.mode.value, engine.release_after.value, engine.piece.value)
+        for name, engine in ((name, load_engine(name)) for name in list_engines())
     } == SHIPPED
 
 
@@ -40,7 +46,7 @@ def test_every_source_is_used_and_every_knob_is_unique(name: str) -> None:
 def test_a_rate_can_only_be_set_on_the_nic() -> None:
     assert any(knob.maps_to is Steers.RATE_CAP for knob in host_knobs().knobs)
     for name in list_engines():
-        assert not any(knob.maps_to is Steers.RATE_CAP for knob in load_engine(name).knobs)
+        assert not any(knob.maps_to is Steers.RATE_CAP for knob in load_engine(name).all_knobs)
 
 
 def test_a_source_that_is_not_listed_is_refused(tmp_path: Path) -> None:
@@ -57,8 +63,12 @@ def test_unknown_engine_names_the_nearest() -> None:
         load_engine("sglang")
 
 
-def test_unknown_key_in_an_engine() -> None:
+def test_unknown_key_in_an_engine_and_in_its_backend() -> None:
     raw = json.loads(resolve("engines", "layerwise").read_text())
-    raw["posting"]["slice_kb"] = 64
-    with pytest.raises(InputError, match=r"posting.slice_kb: unknown key.*slice_bytes"):
+    raw["control"]["handshake_ms"] = 64
+    with pytest.raises(InputError, match=r"control.handshake_ms: unknown key.*handshake_us"):
         EngineSpec.parse(raw, file="x.json")
+    raw = json.loads(resolve("backends", "mooncake_te").read_text())
+    raw["posting"]["slice_kb"] = 64
+    with pytest.raises(InputError, match=r"x.json: posting.slice_kb: unknown key.*slice_bytes"):
+        TransferBackend.parse(raw, file="x.json")

@@ -15,6 +15,7 @@ SHIPPED = {
     "pdmodel/scenarios": ROOT / "scenarios",
     "pdmodel/llm/configs": ROOT / "pdmodel" / "llm" / "configs",
     "pdmodel/engines/specs": ROOT / "pdmodel" / "engines" / "specs",
+    "pdmodel/engines/backends": ROOT / "pdmodel" / "engines" / "backends",
 }
 
 PLANNED = "rtx_pro_6000_qwen3_32b_tp4"
@@ -79,12 +80,12 @@ def test_wheel_holds_the_data_files(wheel: Path) -> None:
 LIST_FILES = """
 import json
 from pdmodel.resources import names
-print(json.dumps({kind: sorted(names(kind)) for kind in ("hardware_profiles", "scenarios", "llms", "engines")}))
+print(json.dumps({kind: sorted(names(kind)) for kind in ("hardware_profiles", "scenarios", "llms", "engines", "backends")}))
 """
 
 
 def expected_names() -> dict[str, list[str]]:
-    folders = dict(zip(("hardware_profiles", "scenarios", "llms", "engines"), SHIPPED.values(), strict=True))
+    folders = dict(zip(("hardware_profiles", "scenarios", "llms", "engines", "backends"), SHIPPED.values(), strict=True))
     return {kind: sorted(path.stem for path in folder.glob("*.json")) for kind, folder in folders.items()}
 
 

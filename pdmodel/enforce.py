@@ -239,7 +239,7 @@ def _cap_settings(policy: QueuePolicy, host: HostKnobs) -> tuple[Setting, ...]:
 
 
 def _knobs(engine: EngineSpec, steers: Steers) -> list[Knob]:
-    return [knob for knob in engine.knobs if knob.maps_to is steers]
+    return [knob for knob in engine.all_knobs if knob.maps_to is steers]
 
 
 def _line(knob: Knob, value: str, reason: str) -> Setting:

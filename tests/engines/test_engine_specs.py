@@ -59,7 +59,7 @@ def test_a_source_that_is_not_listed_is_refused(tmp_path: Path) -> None:
 
 
 def test_unknown_engine_names_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"unknown engine 'sglang'.*did you mean 'sglang_mooncake'"):
+    with pytest.raises(InputError, match=r"unknown engine 'sglang'.*did you mean 'sglang_nixl'"):
         load_engine("sglang")
 
 

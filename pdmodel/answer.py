@@ -50,7 +50,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times of the plan's replay, worst request [s]. ``prefill_no_kv_s`` is the clock without KV."""
+    """Times of the plan's replay, worst request [s]. ``prefill_no_kv_s`` is the clock without KV.
+
+    ``control_s`` is the control plane's part of ``ttft_s`` and ``decode_stall_s``: what no schedule changes.
+    """
 
     prefill_s: float
     prefill_no_kv_s: float
@@ -58,11 +61,12 @@ class Times:
     decode_stall_s: float
     load_stall_s: float
     prefill_slowdown_s: float
+    control_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """One policy (or reference) replayed: worst request's times [s], cost [GPU·s].
+    """One policy (or reference) replayed: worst request's times [s], the control plane's included, cost [GPU·s].
 
     ``cost_low`` and ``cost_high`` are the ends of the band over kv_weight and interference.
     """

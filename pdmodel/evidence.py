@@ -16,13 +16,13 @@ from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, FlowResult, PolicyResult, PortResult, Times
 from pdmodel.choose import Choice
 from pdmodel.replay.outcome import Replay
-from pdmodel.replay.policies import PlanPolicy, Policy, QueuePolicy
+from pdmodel.replay.policies import NO_KV, PlanPolicy, Policy, QueuePolicy
 from pdmodel.replay.search import Band
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.phases import FloatArray, Timeline
 from pdmodel.transfer.flows import FlowKind
-from pdmodel.units import GB, MS, format_rate, format_seconds
+from pdmodel.units import GB, MS, US, format_rate, format_seconds
 from pdmodel.verdict import no_kv_prefill_s, port_shortfall
 
 
@@ -53,46 +53,67 @@ def bound_of(data: AllocationData, choice: Choice) -> Bound:
     return Bound(most, together, share, ratio, port, "; ".join(parts))
 
 
-def times_of(data: AllocationData, replay: Replay) -> Times:
-    """Times of the worst request."""
+def control_s(resolved: ResolvedScenario, data: AllocationData) -> FloatArray:
+    """What the control plane adds to each request's time to the first token, shape (Q,) [s].
+
+    Setting the transfer up, and handing the request over after its last byte. No schedule changes it, so it is added to
+    the times that are told and to no cost.
+    """
+    engine = resolved.engine
+    hand_over = (engine.posting.request_overhead_us.value + engine.control.hand_over_us.value) * US
+    return np.full(len(data.requests), hand_over)
+
+
+def times_of(data: AllocationData, replay: Replay, control: FloatArray) -> Times:
+    """Times of the worst request, the control plane's included."""
     return Times(
         prefill_s=_worst(replay.prefill_s),
         prefill_no_kv_s=no_kv_prefill_s(data),
-        ttft_s=_worst(replay.ttft_s),
-        decode_stall_s=_worst(replay.decode_stall_s),
+        ttft_s=_worst(replay.ttft_s + control),
+        decode_stall_s=_worst(replay.decode_stall_s + control),
         load_stall_s=_worst(replay.load_stall_s),
         prefill_slowdown_s=_worst(replay.prefill_slowdown_s),
+        control_s=_worst(control),
     )
 
 
-def policies_of(choice: Choice) -> tuple[PolicyResult, ...]:
+def policies_of(choice: Choice, control: FloatArray) -> tuple[PolicyResult, ...]:
     """Every policy that was tried, `unmanaged` with its band, and the plan."""
     rows = [
-        policy_result(replay, choice.unmanaged if replay.policy == choice.unmanaged.policy else None, note=_cap(policy))
+        policy_result(
+            replay,
+            control,
+            choice.unmanaged if replay.policy == choice.unmanaged.policy else None,
+            note=_cap(policy),
+        )
         for policy, replay in choice.policies
     ]
-    return (*rows, policy_result(choice.replay, name="plan"))
+    return (*rows, policy_result(choice.replay, control, name="plan"))
 
 
-def references_of(choice: Choice) -> tuple[PolicyResult, ...]:
-    """Figures to compare with; they never compete."""
-    return tuple(policy_result(replay) for replay in choice.references)
+def references_of(choice: Choice, control: FloatArray) -> tuple[PolicyResult, ...]:
+    """Figures to compare with; they never compete. Without KV nothing is handed over."""
+    return tuple(
+        policy_result(replay, 0.0 * control if replay.policy == NO_KV.name else control) for replay in choice.references
+    )
 
 
-def policy_result(replay: Replay, band: Band | None = None, *, name: str = "", note: str = "") -> PolicyResult:
+def policy_result(
+    replay: Replay, control: FloatArray, band: Band | None = None, *, name: str = "", note: str = ""
+) -> PolicyResult:
     """One row of the policies table."""
     return PolicyResult(
         name=name or replay.policy,
-        ttft_s=_worst(replay.ttft_s),
+        ttft_s=_worst(replay.ttft_s + control),
         prefill_s=_worst(replay.prefill_s),
         prefill_slowdown_s=_worst(replay.prefill_slowdown_s),
-        decode_stall_s=_worst(replay.decode_stall_s),
+        decode_stall_s=_worst(replay.decode_stall_s + control),
         load_stall_s=_worst(replay.load_stall_s),
         cost=replay.cost,
         cost_low=band.favourable.replay.cost if band else None,
         cost_high=band.unfavourable.replay.cost if band else None,
-        ttft_low_s=_worst(band.favourable.replay.ttft_s) if band else None,
-        ttft_high_s=_worst(band.unfavourable.replay.ttft_s) if band else None,
+        ttft_low_s=_worst(band.favourable.replay.ttft_s + control) if band else None,
+        ttft_high_s=_worst(band.unfavourable.replay.ttft_s + control) if band else None,
         note="; ".join(part for part in (note, *replay.diagnostics) if part),
     )
 

@@ -12,6 +12,7 @@ from pdmodel.engines.catalog import host_knobs
 from pdmodel.evidence import (
     assumed_of,
     bound_of,
+    control_s,
     flows_of,
     hazards_of,
     missed_deadlines,
@@ -84,6 +85,7 @@ def answer(decided: Decided) -> Plan:
     """The chosen candidate with its verdict and its evidence."""
     found = decided.best
     resolved, timeline, data, choice = found.resolved, found.timeline, found.data, found.choice
+    control = control_s(resolved, data)
     slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
     bound, eager = bound_of(data, choice), earliest_record(resolved, timeline)
     verdict = judge(
@@ -106,9 +108,9 @@ def answer(decided: Decided) -> Plan:
         purpose=resolved.spec.purpose,
         verdict=verdict,
         bound=bound,
-        times=times_of(data, choice.replay),
-        policies=policies_of(choice),
-        references=references_of(choice),
+        times=times_of(data, choice.replay, control),
+        policies=policies_of(choice, control),
+        references=references_of(choice, control),
         ports=ports_of(data, choice),
         flows=flows_of(data, choice.replay),
         schedule=rows,

@@ -112,6 +112,11 @@ def _times(plan: Plan, *, full: bool) -> Section:
     note = "Worst request; (low .. high): band over arbitration weights and interference."
     if plan.references:
         note += f" Not policies but references: {', '.join(policy.name for policy in plan.references)}."
+    if plan.times.control_s > 0:
+        note += (
+            f" TTFT and decode stall: of which control plane {seconds(plan.times.control_s)} "
+            "(set-up, hand-over), which no schedule changes."
+        )
     told = {policy.name: policy.note or MEANING.get(policy.name, "") for policy in everyone}
     notes = tuple(f"{name}: {text}" for name, text in told.items() if text)
     hidden = len(plan.policies) - len(shown)

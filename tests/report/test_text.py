@@ -4,7 +4,7 @@ import pytest
 from sample_plan import sample_plan
 from syrupy.assertion import SnapshotAssertion
 
-from pdmodel.answer import SolverResult, VerdictKind
+from pdmodel.answer import ReuseResult, SolverResult, VerdictKind
 from pdmodel.report import plan_document, to_markdown, to_text
 from pdmodel.report.document import Document, Section
 from pdmodel.report.text import best_simple_rule, port_groups
@@ -201,3 +201,23 @@ def test_a_full_port_is_not_hidden_behind_contended_ones() -> None:
         replace(port, utilisation=0.99, shadow_price=0.01) if port.name == "P/nic0/tx" else port for port in PLAN.ports
     )
     assert rows(plan_document(replace(PLAN, ports=ports)), "Ports")[0][0] == "P/nic0/tx"
+
+
+def test_the_control_plane_is_told_where_there_is_one() -> None:
+    assert "control plane" not in to_text(plan_document(PLAN), 400)
+    slow = replace(PLAN, times=replace(PLAN.times, control_s=0.0042))
+    assert "of which control plane 4.2 ms" in section(plan_document(slow), "Times").note
+
+
+def test_load_or_recompute() -> None:
+    one = ReuseResult("turn", "host_memory", 6000, 6000, 0, 0.2, 0.9, 3.2, 9.1, 3.0, 7, 2)
+    two = replace(one, tier="store", loaded_tokens=1000, recomputed_tokens=5000, load_s=1.4)
+    document = plan_document(replace(PLAN, reuse=(one, two)))
+    assert rows(document, "Load or recompute") == [
+        ("turn", "host_memory", "6000", "6000", "0", "200 ms", "900 ms"),
+        ("turn", "store", "6000", "1000", "5000", "1.400 s", "900 ms"),
+    ]
+    (line,) = section(document, "Load or recompute").bullets
+    assert "turn: 3 GPU·s in all" in line
+    assert "3.2 with the whole prefix loaded, 9.1 with nothing of it (7 splits looked at, 2 planned)" in line
+    assert all(title != "Load or recompute" for title in (part.title for part in plan_document(PLAN).sections))

@@ -28,7 +28,7 @@ class Piece:
     """Bytes of a flow that are released together and due together.
 
     Released at the end of phase ``release - 1`` of the lane, not before ``arrival_s``; ``gate`` is the phase that they
-    gate, `NO_GATE` for sends. ``due_rank`` orders dues over the whole record.
+    gate, `NO_GATE` for sends and write-backs. ``due_rank`` orders dues over the whole record, write-backs last.
     """
 
     flow: int
@@ -65,6 +65,7 @@ class Stage:
     route_crossing: tuple[int, ...]
     pieces: tuple[Piece, ...]
     request_of_flow: tuple[int, ...]
+    is_writeback: tuple[bool, ...]
     decode_base_loss_s: FloatArray
     snap_s: float
 
@@ -137,6 +138,7 @@ def _build(data: AllocationData, jitter: tuple[float, int] | None) -> Stage:
         route_crossing=route_crossing,
         pieces=(),
         request_of_flow=request_of_flow,
+        is_writeback=tuple(flow.kind is FlowKind.WRITEBACK for flow in data.flows),
         decode_base_loss_s=_decode_loss(critical, clock.phase, np.diff(clock.edges_s)),
         snap_s=SNAP * _horizon(data, end),
     )
@@ -198,6 +200,9 @@ def _pieces(stage: Stage) -> tuple[Piece, ...]:
                 last = data.requests[request].last_phase
                 cut.append((f, release, arrival, NO_GATE, float(stage.end_s[lane][last]), size))
                 continue
+            if flow.kind is FlowKind.WRITEBACK:
+                cut.append((f, release, arrival, NO_GATE, math.inf, size))
+                continue
             if due is not None and release > due:
                 raise InputError(f"flow {flow.name!r} loads for phase {due} what is released after it, at {release}")
             gate = NO_GATE if due is None or due >= len(stage.end_s[lane]) else due
@@ -213,10 +218,10 @@ def _pieces(stage: Stage) -> tuple[Piece, ...]:
 def _matched(flow: Flow) -> list[tuple[int, int | None, float]]:
     """(release, due, bytes): the first bytes that are released are those that are due first; None: never due.
 
-    Sends keep their due out of it: what matters is when the last one is there.
+    Sends keep their due out of it: what matters is when the last one is there. Write-backs have none.
     """
     released = sorted((k, size) for k, size in flow.release if size > 0)
-    if flow.kind is FlowKind.SEND:
+    if flow.kind is not FlowKind.LOAD:
         return [(k, None, size) for k, size in released]
     wanted = sorted((k, size) for k, size in flow.due if size > 0)
     scrap = 1e-9 * flow.volume_bytes

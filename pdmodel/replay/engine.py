@@ -86,6 +86,13 @@ class _LaneRun:
         self.left = 0.0
         self.base_s = earliest[0] if earliest else 0.0
 
+    @property
+    def work_left(self) -> float:
+        """Of the phase [s]; nan before it starts."""
+        if self.mode == RUN:
+            return self.left
+        return 0.0 if self.mode == HOLD else math.nan
+
 
 class _Run:
     """One replay under way."""
@@ -100,6 +107,8 @@ class _Run:
         self.ledger = Ledger([lane.count for lane in self.lanes], len(critical.decode_rows), self.now)
         self.rates: dict[Hashable, Rates] = {}
         self.record = record
+        self.lanes_left = len(self.lanes)
+        self.has_writebacks = any(stage.is_writeback)
 
     def play(self) -> Ledger:
         """Run to the end, or to where nothing moves any more."""
@@ -107,8 +116,11 @@ class _Run:
         for k in range(len(lanes)):
             self._settle(k)
         while True:
-            if not traffic.pending() and all(lane.mode == DONE for lane in lanes):
-                break
+            if not self.lanes_left:
+                if not traffic.pending():
+                    break
+                if ledger.mark is None and not traffic.wanted:
+                    self._mark()
             key = (tuple([lane.signature[lane.phase] if lane.mode == RUN else IDLE for lane in lanes]), traffic.key())
             rates = self.rates.get(key)
             if rates is None:
@@ -117,7 +129,8 @@ class _Run:
             for lane, speed in zip(lanes, rates.lane, strict=True):
                 step = min(step, self._lane_event(lane, speed))
             if step == math.inf:
-                ledger.starved = True
+                ledger.starved = bool(self.lanes_left or traffic.wanted)
+                ledger.stuck = not ledger.starved
                 break
             step = max(step, 0.0)
             if self.record:
@@ -157,15 +170,19 @@ class _Run:
                 lane.left -= step
                 if lane.left <= snap:
                     lane.left = 0.0
-        if self.traffic.sent:
-            ledger.mark = Mark(
-                self.now,
-                [(lane.phase, lane.left if lane.mode == RUN else math.nan) for lane in self.lanes],
-                list(ledger.decode_loss_s),
-            )
         for k, lane in enumerate(self.lanes):
             if lane.mode != DONE and (lane.left == 0.0 or lane.mode == WAIT):
                 self._settle(k)
+        if self.traffic.sent:
+            self._mark()
+
+    def _mark(self) -> None:
+        self.ledger.mark = Mark(
+            self.now,
+            [(lane.phase, lane.work_left) for lane in self.lanes],
+            list(self.ledger.decode_loss_s),
+            list(self.traffic.route_bytes) if self.has_writebacks else [],
+        )
 
     def _settle(self, k: int) -> None:
         """Take the lane through everything that happens now."""
@@ -202,6 +219,7 @@ class _Run:
         lane = self.lanes[k]
         if lane.phase == lane.count:
             lane.mode = DONE
+            self.lanes_left -= 1
         else:
             lane.mode, lane.left = WAIT, math.inf
             lane.base_s = max(self.now, lane.earliest[lane.phase])

@@ -8,18 +8,26 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pdmodel.replay.activities import Stage
+from pdmodel.replay.moments import Moments
 from pdmodel.replay.outcome import LaneOutcome, Replay, Segment
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
+from pdmodel.units import format_seconds
+
+LEASE_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where everything was when the last send so far was delivered: (phase, work left or nan) per lane."""
+    """Where everything was when the last send so far was delivered: (phase, work left or nan) per lane.
+
+    ``route_bytes`` is empty where there are no write-backs: then all bytes have been moved.
+    """
 
     now_s: float
     lanes: list[tuple[int, float]]
     decode_loss_s: list[float]
+    route_bytes: list[float]
 
 
 class Ledger:
@@ -40,6 +48,8 @@ class Ledger:
         self.end_s = begin_s
         self.events = 0
         self.starved = False
+        self.stuck = False
+        """Only write-backs are left, and nothing moves them."""
         self.solved = 0
         self.progressive = 0
 
@@ -62,13 +72,15 @@ def measured(stage: Stage, policy: str, ledger: Ledger) -> Replay:
         for parts in zip(ledger.start_s, ledger.end_s_of, ledger.loss_s, ledger.hold_s, ledger.wait_s, strict=True)
     )
     finish = np.array(ledger.finish_s, dtype=float)
-    if ledger.starved:
+    if ledger.starved or ledger.stuck:
         finish[np.isnan(finish)] = np.inf
+    writeback = np.array(stage.is_writeback, dtype=bool)
     slowdown = np.array(
         [float(np.sum(lane.loss_s + lane.hold_s - base)) for lane, base in zip(lanes, stage.loss_s, strict=True)]
     )
     stall = np.array([float(np.sum(lane.wait_s)) for lane in lanes])
     times = _request_times(stage, lanes, finish)
+    lost = _expired(stage, lanes, finish)
     decode_loss = np.array(ledger.decode_loss_s) - stage.decode_base_loss_s
     delay = np.array(times.user_delay_s)
     starved = ledger.starved or not np.all(np.isfinite(delay))
@@ -90,19 +102,56 @@ def measured(stage: Stage, policy: str, ledger: Ledger) -> Replay:
         ttft_s=np.array(times.ttft_s),
         decode_loss_s=decode_loss,
         cost=cost,
-        kv_bytes=np.array(ledger.route_bytes) @ data.consumption if len(data.routes) else np.zeros(len(data.ports)),
+        kv_bytes=_kv_bytes(stage, ledger),
         critical_bytes=_critical_bytes(stage, ledger),
-        end_s=math.inf if starved else ledger.end_s,
+        end_s=math.inf if starved else _end_s(ledger, lanes, finish[~writeback]),
         events=ledger.events,
-        diagnostics=_diagnostics(ledger, starved),
+        diagnostics=(*_diagnostics(ledger, starved), *(text for _, text in lost)),
         segments=tuple(ledger.segments),
+        expired=tuple(name for name, _ in lost),
+        writeback_end_s=float(finish[writeback].max()) if writeback.any() else None,
     )
+
+
+def _end_s(ledger: Ledger, lanes: tuple[LaneOutcome, ...], wanted: FloatArray) -> float:
+    """When lanes, sends and loads are over [s]; ``wanted`` are the times of sends and loads, nan where none moved."""
+    ends = [float(lane.end_s[-1]) for lane in lanes if len(lane.end_s)]
+    return max(ledger.begin_s, *ends, float(wanted[~np.isnan(wanted)].max(initial=ledger.begin_s)))
+
+
+def _expired(stage: Stage, lanes: tuple[LaneOutcome, ...], finish: FloatArray) -> list[tuple[str, str]]:
+    """Flows whose last byte came more than their lease after their first release: name, and the figures in words."""
+    found = []
+    moments = Moments(stage.data, lanes)
+    for f, flow in enumerate(stage.data.flows):
+        if flow.lease_s is None or np.isnan(finish[f]):
+            continue
+        first = min((k for k, size in flow.release if size > 0), default=0)
+        took = finish[f] - moments.at(int(stage.data.flow_lane[f]), first, flow.request)
+        if not took <= flow.lease_s * (1 + LEASE_ROUNDING) + stage.snap_s:
+            when = f"{format_seconds(float(took))} after its release" if np.isfinite(took) else "never"
+            text = f"the lease of {flow.name} expires: its last byte comes {when}, {format_seconds(flow.lease_s)} are"
+            found.append((flow.name, f"{text} allowed"))
+    return found
+
+
+def _kv_bytes(stage: Stage, ledger: Ledger) -> FloatArray:
+    """Bytes of sends and loads on each port, and of write-backs until the last send was delivered, shape (P,)."""
+    data, moved = stage.data, np.array(ledger.route_bytes)
+    if not len(data.routes):
+        return np.zeros(len(data.ports))
+    if ledger.mark is not None and ledger.mark.route_bytes:
+        writeback = np.array(stage.is_writeback)[data.route_flow]
+        moved = np.where(writeback, ledger.mark.route_bytes, moved)
+    return np.asarray(moved @ data.consumption)
 
 
 def _diagnostics(ledger: Ledger, starved: bool) -> tuple[str, ...]:
     found = []
     if starved:
         found.append("KV starves: critical traffic never leaves it any capacity")
+    if ledger.stuck:
+        found.append("write-backs are never over: critical traffic leaves them no capacity")
     if ledger.progressive:
         found.append(f"sharing by progressive filling in {ledger.progressive} of {ledger.solved} states")
     return tuple(found)

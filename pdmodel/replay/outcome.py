@@ -39,7 +39,10 @@ class Replay:
 
     ``cost`` = sum over lanes of pi * (prefill_slowdown_s + load_stall_s) + sum over requests of lambda * user_delay_s
     + sum over decode lanes of pi_D * decode_loss_s. Arrays: lanes (L,), requests (Q,), flows (F,), ports (P,), decode
-    lanes (D,). ``kv_bytes`` and ``critical_bytes`` are what crossed each port until the last send was delivered.
+    lanes (D,). ``kv_bytes`` and ``critical_bytes`` are what crossed each port until the last send was delivered;
+    ``end_s`` is when lanes, sends and loads are over. Nobody waits for write-backs: they count in no time, and in the
+    cost only by what they slow down. ``writeback_end_s``: when the last one is over; None where there are none.
+    ``expired``: names of the flows that outlive their lease.
     """
 
     policy: str
@@ -59,3 +62,5 @@ class Replay:
     events: int
     diagnostics: tuple[str, ...] = ()
     segments: tuple[Segment, ...] = ()
+    expired: tuple[str, ...] = ()
+    writeback_end_s: float | None = None

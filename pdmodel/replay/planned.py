@@ -124,6 +124,9 @@ class PlannedTraffic:
         self.name_of, self.rates_of = _rate_names(schedule)
         self.desks = [self._desk(k) for k in range(len(data.lanes))]
         self.desk_of = [self.desks[int(data.flow_lane[f])] for f in self.flow_of]
+        self.wanted = sum(
+            bool(account.steps) and not back for account, back in zip(self.accounts, stage.is_writeback, strict=True)
+        )
 
     def _accounts(self) -> list[_Account]:
         data, first, accounts = self.stage.data, 0, []
@@ -176,6 +179,7 @@ class PlannedTraffic:
                 else:
                     self._release(piece)
         self._turn(desk, now)
+        self._finish_changed(now)
 
     def _release(self, piece: Piece) -> None:
         self.events += 1
@@ -359,9 +363,9 @@ class PlannedTraffic:
                 self.events += 1
         for desk in self.desks:
             self._turn(desk, now)
-        for f in (*(f for f, _ in view.flows), *self.changed):
+        for f, _ in view.flows:
             self._finish(f, now)
-        self.changed.clear()
+        self._finish_changed(now)
         while self.late and self.late[0][0] <= now + self.snap_s:
             self._release(heapq.heappop(self.late)[2])
 
@@ -371,6 +375,11 @@ class PlannedTraffic:
         account.moved += size
         self.route_bytes[route] += size
         return size
+
+    def _finish_changed(self, now: float) -> None:
+        for f in self.changed:
+            self._finish(f, now)
+        self.changed.clear()
 
     def _finish(self, flow: int, now: float) -> None:
         account = self.accounts[flow]
@@ -384,6 +393,7 @@ class PlannedTraffic:
                     self._settled(r)
             self.finish_s[flow] = now
             self.events += 1
+            self.wanted -= not self.stage.is_writeback[flow]
             self.sent = self.sent or account.send
         self.empty[flow] = account.done or account.rest <= account.scrap * EMPTY
 

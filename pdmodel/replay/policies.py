@@ -29,19 +29,24 @@ class QueuePolicy:
     Routes are taken by the engine's own split. Without ``critical_first`` KV and critical traffic share by the rule;
     with it KV shares what critical traffic leaves. ``earliest_due_first`` serves queues in groups of equal due,
     earliest first, and pieces of a queue likewise (else first in, first out); a copy engine then gets its copies
-    submitted in order of due. ``after_prefill`` releases sends when the prefill of their request has ended.
+    submitted in order of due; write-backs have none and come last. ``after_prefill`` releases sends when the prefill of
+    their request has ended. ``writebacks_last`` holds write-backs back until no send or load of their request is
+    unfinished: what an engine does that writes KV back when it evicts it, not when it is computed.
     """
 
     name: str
     critical_first: bool = False
     earliest_due_first: bool = False
     after_prefill: bool = False
+    writebacks_last: bool = False
     cap: Cap | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanPolicy:
     """A schedule: planned rates first, critical traffic from what is left, late bytes last (earliest due first).
+
+    Write-backs that are released and not planned are late at once, after everything else that is.
 
     Slots start where replay starts them: slot 2i at the end of phase i - 1 (slot 0 of a lane when its first request
     arrives), slot 2i + 1 at the start of phase i, the tail at the end of the last phase. A slot that ends before its
@@ -72,12 +77,15 @@ UNMANAGED = QueuePolicy("unmanaged")
 STRICT = QueuePolicy("strict", critical_first=True)
 RESIDUAL_EDF = QueuePolicy("residual_edf", critical_first=True, earliest_due_first=True)
 AFTER_PREFILL = QueuePolicy("after_prefill", after_prefill=True)
+SENDS_FIRST = QueuePolicy("sends_first", writebacks_last=True)
+"""`unmanaged` without write-backs (and needless there); with them, the simple rule that defers them."""
 NO_KV = Reference("no_kv")
 BYTES_OVER_BANDWIDTH = Reference("bytes_over_bandwidth")
 
 SIMPLE: tuple[QueuePolicy, ...] = (UNMANAGED, STRICT, RESIDUAL_EDF, AFTER_PREFILL)
 REFERENCES: tuple[Reference, ...] = (NO_KV, BYTES_OVER_BANDWIDTH)
-NAMED: Mapping[str, Policy] = {policy.name: policy for policy in SIMPLE} | {one.name: one for one in REFERENCES}
+_ALL: tuple[Policy, ...] = (*SIMPLE, SENDS_FIRST, *REFERENCES)
+NAMED: Mapping[str, Policy] = {policy.name: policy for policy in _ALL}
 
 
 def cap(targets: str | Sequence[str], rate_bytes_per_s: float, *, needs_engine_throttle: bool = False) -> QueuePolicy:

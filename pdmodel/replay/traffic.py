@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable
 from typing import Protocol
 
@@ -23,7 +23,9 @@ class Traffic(Protocol):
     events: int
     activities: int
     sent: bool
-    """Whether a send was finished by the last `advance`."""
+    """Whether a send was finished since the last `advance` began."""
+    wanted: int
+    """Sends and loads that are not finished: write-backs alone keep nobody waiting."""
     finish_s: list[float]
     route_bytes: list[float]
 
@@ -96,10 +98,15 @@ class QueueTraffic:
         self.submitted = 0
         self.is_send = [flow.kind is FlowKind.SEND for flow in stage.data.flows]
         self.flow_left = [0] * len(stage.data.flows)
+        self.deferring = policy is not None and policy.writebacks_last
+        self.deferred: dict[int, list[Piece]] = {}
         self.gate_left: list[dict[int, int]] = [{} for _ in stage.data.lanes]
         self.release: list[dict[int, list[Piece]]] = [{} for _ in stage.data.lanes]
         self.late: list[tuple[float, int, Piece]] = []
         self._plan_releases()
+        unfinished = [f for f, left in enumerate(self.flow_left) if left and not stage.is_writeback[f]]
+        self.wanted = len(unfinished)
+        self.unfinished_of = Counter(stage.request_of_flow[f] for f in unfinished)
 
     def _places(self) -> list[list[tuple[int, float, int, int]]]:
         """Per flow: (route, share of the flow, activity, crossing)."""
@@ -144,6 +151,8 @@ class QueueTraffic:
                     self._submit(piece)
 
     def _submit(self, piece: Piece) -> None:
+        if self.deferring and self._defer(piece):
+            return
         self.events += 1
         for route, part, a, crossing in self.place[piece.flow]:
             self.submitted += 1
@@ -167,6 +176,14 @@ class QueueTraffic:
                 heapq.heappush(queue, parcel)
             if queue[0] is parcel:
                 self._lead(a)
+
+    def _defer(self, piece: Piece) -> bool:
+        """Put a write-back aside while a send or load of its request is unfinished."""
+        request = self.stage.request_of_flow[piece.flow]
+        if not self.stage.is_writeback[piece.flow] or request < 0 or not self.unfinished_of[request]:
+            return False
+        self.deferred.setdefault(request, []).append(piece)
+        return True
 
     def _lead(self, a: int) -> None:
         """The head of a queue has changed."""
@@ -241,13 +258,24 @@ class QueueTraffic:
             self.gate_left[parcel.lane][parcel.gate] -= parcel.units
         self.flow_left[parcel.flow] -= parcel.units
         if not self.flow_left[parcel.flow]:
-            self.finish_s[parcel.flow] = now
-            self.sent = self.sent or self.is_send[parcel.flow]
+            self._finished(parcel.flow, now)
         self._lead(a)
+
+    def _finished(self, flow: int, now: float) -> None:
+        self.finish_s[flow] = now
+        if self.stage.is_writeback[flow]:
+            return
+        self.wanted -= 1
+        self.sent = self.sent or self.is_send[flow]
+        request = self.stage.request_of_flow[flow]
+        self.unfinished_of[request] -= 1
+        if not self.unfinished_of[request]:
+            for piece in self.deferred.pop(request, ()):
+                self._submit(piece)
 
     def pending(self) -> bool:
         """Queues, or pieces yet to be released."""
-        return bool(self.live or self.late)
+        return bool(self.live or self.late or self.deferred)
 
     def flow_rates(self, rates: Rates, into: FloatArray) -> None:
         """Each live queue moves bytes of its head's flow."""
@@ -264,5 +292,6 @@ class NoTraffic(QueueTraffic):
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage, None)
+        self.wanted = 0
         self.release = [{} for _ in stage.data.lanes]
         self.gate_left = [{} for _ in stage.data.lanes]

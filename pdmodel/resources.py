@@ -24,6 +24,7 @@ _FOLDERS = {
     "scenarios": (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"),
     "llms": (_PACKAGE / "llm" / "configs",),
     "engines": (_PACKAGE / "engines" / "specs",),
+    "stores": (_PACKAGE / "engines" / "stores",),
     "backends": (_PACKAGE / "engines" / "backends",),
     "published": (_PACKAGE / "published", _PACKAGE.parent / "tests" / "published"),
 }
@@ -32,13 +33,14 @@ _WORDS = {
     "scenarios": "scenario",
     "llms": "LLM",
     "engines": "engine",
+    "stores": "storage backend",
     "backends": "transfer backend",
     "published": "published table",
 }
 
 
 def data_folder(kind: str) -> Path:
-    """The folder of the shipped files of ``kind``: hardware_profiles | scenarios | llms | engines | published.
+    """The folder of the shipped files of ``kind``: hardware_profiles | scenarios | llms | engines | stores | published.
 
     Raises
     ------

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdmodel.costs.kv_layout.law import completion_s
+from pdmodel.engines.stores import StoreBackend
 from pdmodel.errors import InputError
 from pdmodel.spec import SourceKind
 from pdmodel.units import US
@@ -52,6 +53,21 @@ MOONCAKE_STORE_TCP = StoreConstants(
     ref="Mooncake Store 0.3.13 over TCP between namespaces of one host: fit to tests/published/store_timings.csv; "
     "batch of SGLang's HiCache; lease of Mooncake docs design/store/mooncake-store.md",
 )
+
+
+def backend_constants(backend: StoreBackend, lease_s: float | None = None) -> StoreConstants:
+    """The constants of a storage backend; ``lease_s``: another lease than the backend's own [s]."""
+    lease = lease_s or (backend.lease_s.value if backend.lease_s else math.inf)
+    return StoreConstants(
+        query_rpc_s=backend.query_rpc_us.value * US,
+        put_rpc_s=backend.put_rpc_us.value * US,
+        object_put_s=backend.object_put_us.value * US,
+        object_get_s=backend.object_get_us.value * US,
+        batch_objects=backend.batch_objects.value,
+        lease_s=lease,
+        source=backend.source,
+        ref=f"storage backend {backend.name}",
+    )
 
 
 def batches(objects: int, constants: StoreConstants) -> int:

@@ -16,6 +16,7 @@ SHIPPED = {
     "pdmodel/llm/configs": ROOT / "pdmodel" / "llm" / "configs",
     "pdmodel/engines/specs": ROOT / "pdmodel" / "engines" / "specs",
     "pdmodel/engines/backends": ROOT / "pdmodel" / "engines" / "backends",
+    "pdmodel/engines/stores": ROOT / "pdmodel" / "engines" / "stores",
 }
 
 PLANNED = "rtx_pro_6000_qwen3_32b_tp4"
@@ -77,15 +78,16 @@ def test_wheel_holds_the_data_files(wheel: Path) -> None:
     assert not [name for name in names if name.startswith("tests/")]
 
 
-LIST_FILES = """
+KINDS = ("hardware_profiles", "scenarios", "llms", "engines", "backends", "stores")
+LIST_FILES = f"""
 import json
 from pdmodel.resources import names
-print(json.dumps({kind: sorted(names(kind)) for kind in ("hardware_profiles", "scenarios", "llms", "engines", "backends")}))
+print(json.dumps({{kind: sorted(names(kind)) for kind in {KINDS}}}))
 """
 
 
 def expected_names() -> dict[str, list[str]]:
-    folders = dict(zip(("hardware_profiles", "scenarios", "llms", "engines", "backends"), SHIPPED.values(), strict=True))
+    folders = dict(zip(KINDS, SHIPPED.values(), strict=True))
     return {kind: sorted(path.stem for path in folder.glob("*.json")) for kind, folder in folders.items()}
 
 

@@ -34,6 +34,7 @@ from pdmodel.costs.kv_layout import (
     staging_s,
     transfer_terms,
 )
+from pdmodel.costs.kv_layout.law import hiding_bytes_per_s
 from pdmodel.costs.kv_transfer import MOONCAKE_VLLM, joint_s
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import RouteRule
@@ -86,6 +87,27 @@ def test_completion_is_what_a_queue_does_and_what_the_formula_says(pieces: list[
 def test_equal_pieces(compute: float, transfer: float, pieces: int) -> None:
     found = completion_s([compute] * pieces, [transfer * 1e9] * pieces, 1e9)
     assert equal_pieces_s(compute, transfer, pieces) == pytest.approx(found, rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(1e6, 1e10)), min_size=1, max_size=12))
+def test_from_the_hiding_rate_on_only_the_last_piece_is_left(pieces: list[tuple[float, float]]) -> None:
+    compute, sizes = [c for c, _ in pieces], [v for _, v in pieces]
+    least = hiding_bytes_per_s(compute, sizes)
+
+    def exposed(rate: float) -> float:
+        return completion_s(compute, sizes, rate) - sum(compute) - sizes[-1] / rate
+
+    for factor in (1.0001, 2.0):
+        rate = factor * least or 1e9
+        assert exposed(rate) == pytest.approx(0.0, abs=1e-9 * completion_s(compute, sizes, rate))
+    if least:
+        assert exposed(0.9 * least) > 0
+
+
+def test_equal_layers_hide_where_a_layer_moves_while_one_is_computed() -> None:
+    assert hiding_bytes_per_s([0.5] * 8, [1e9] * 8) == pytest.approx(2e9)
+    assert hiding_bytes_per_s([1.0], [1e9]) == 0
+    assert math.isinf(hiding_bytes_per_s([1.0, 0.0], [1e9, 1e9]))
 
 
 def test_pipelines_that_make_no_sense() -> None:

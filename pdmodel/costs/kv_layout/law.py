@@ -190,3 +190,26 @@ def equal_pieces_s(compute_s: float, transfer_s: float, pieces: int) -> float:
     if min(compute_s, transfer_s) < 0 or pieces < 1:
         raise InputError(f"{pieces} pieces", expected="1 or more, times of 0 or more")
     return compute_s + (pieces - 1) * max(compute_s, transfer_s) + transfer_s
+
+
+def hiding_bytes_per_s(compute_s: Sequence[float], size_bytes: Sequence[float]) -> float:
+    """The least rate at which nothing but the last piece is left to send when the last piece is computed.
+
+    Equation: B* = max_{j < n} sum_{j <= k < n} v_k / sum_{j < k <= n} c_k; from B* on, F = C_n + v_n / B.
+
+    Parameters: as `completion_s`.
+    Returns: B* [byte/s]; 0 for one piece, infinite where pieces must move in no time.
+    Raises: `InputError` for lengths that differ or negative figures.
+    Validity: as `completion_s`.
+    Source: `completion_s` set equal to C_n + v_n / B.
+
+    >>> hiding_bytes_per_s([1.0, 1.0, 1.0], [2e9, 2e9, 5e9]), hiding_bytes_per_s([1.0, 2.0, 1.0], [2e9, 2e9, 5e9])
+    (2000000000.0, 2000000000.0)
+    """
+    completion_s(compute_s, size_bytes, 1.0)  # the same figures are refused
+    moved = time = least = 0.0
+    for size, compute in zip(reversed(size_bytes[:-1]), reversed(compute_s[1:]), strict=True):
+        moved, time = moved + size, time + compute
+        if moved > 0:
+            least = max(least, moved / time if time > 0 else math.inf)
+    return least

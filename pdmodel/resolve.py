@@ -13,6 +13,7 @@ from pdmodel.costs.context_parallel import CpExchange, check_context_parallel
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
+from pdmodel.engines.stores import load_store
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.hardware.catalog import load_profile
 from pdmodel.hardware.constants import Implementation
@@ -24,8 +25,9 @@ from pdmodel.llm.dtypes import WeightDtype
 from pdmodel.llm.kv_cache import is_latent, kv_sequence_bytes_rank
 from pdmodel.parallelism import Parallelism, Placement, check_parallelism, place
 from pdmodel.resources import resolve
-from pdmodel.scenario import RequestSpec, Scenario
+from pdmodel.scenario import RequestSpec, Scenario, Through
 from pdmodel.spec import SourceKind
+from pdmodel.tiers import Store, find_store, tier_notes
 from pdmodel.units import GB, GBIT_PER_S, GIB
 from pdmodel.workload.prices import Prices
 from pdmodel.workload.request import CacheTier, Request
@@ -58,11 +60,21 @@ class ResolvedScenario:
     decode_nics: tuple[int, ...]
     fabric: Port | None
     ports: tuple[Port, ...]
+    store: Store | None = None
+    assumed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def through(self) -> Through:
+        """Directly, or through a store."""
+        return through_of(self.spec, self.engine)
 
     @property
     def release_after(self) -> ReleaseAfter:
-        """When KV may leave: the scenario's word, else the engine's."""
-        return self.spec.transfer.release_after or self.engine.release_after.value
+        """When KV may leave: the scenario's word, else the engine's; an object of a store is whole after its chunk."""
+        given = self.spec.transfer.release_after or self.engine.release_after.value
+        whole = self.through is Through.DIRECT or given is ReleaseAfter.PREFILL
+        return given if whole else ReleaseAfter.CHUNK
 
     @property
     def early_send(self) -> bool:
@@ -142,6 +154,9 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         decode_nics = _nics(spec.transfer.decode_nics, decode_box, "decode_nics")
     with _at(file, "requests"):
         requests = _requests(spec)
+    through = through_of(spec, engine)
+    with _at(file, ""):
+        store = find_store(spec, through, lambda name: load_store(_beside(name, file)))
     with _at(file, "prefill.chunk_tokens"):
         _check_passes(spec, arch, requests)
     with _at(file, "network"):
@@ -163,7 +178,14 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         decode_nics=decode_nics,
         fabric=fabric,
         ports=ports,
+        store=store,
+        assumed=tier_notes(spec, store, through),
     )
+
+
+def through_of(spec: Scenario, engine: EngineSpec) -> Through:
+    """Directly, or through a store: the scenario's word, else the engine's."""
+    return spec.transfer.through or Through(engine.through.value.value)
 
 
 def prices(resolved: ResolvedScenario) -> Prices:

@@ -193,7 +193,7 @@ class TransferSpec(Spec):
     0: not packed. ``cross_layer``: a page holds all layers. ``posting_threads``: that post one request.
     """
 
-    through: Through = Through.DIRECT
+    through: Through | None = None
     layout: Order | None = None
     decode_layout: Order | None = None
     page_tokens: Count | None = None

@@ -77,6 +77,7 @@ def timeline(resolved: ResolvedScenario) -> Timeline:
     if known is not None and longest > known:
         assumed[f"{resolved.arch.name} serves {longest} tokens by position scaling; its file names {known}"] = None
     assumed.update({f"{resolved.arch.name}: {note}": None for note in resolved.arch.notes})
+    assumed.update(dict.fromkeys(resolved.assumed))
     if resolved.fabric is None:
         assumed["the fabric between the nodes is non-blocking (no fabric_gbit_per_s given)"] = None
     return Timeline(
@@ -84,7 +85,7 @@ def timeline(resolved: ResolvedScenario) -> Timeline:
         lanes=tuple(lanes),
         decode_lanes=(decode,),
         clock=run_clock(resolved.ports, lanes, (decode,)),
-        warnings=tuple(dict.fromkeys(text for exchanges in used for text in exchanges.warnings)),
+        warnings=tuple(dict.fromkeys((*resolved.warnings, *(text for one in used for text in one.warnings)))),
         assumed=tuple(assumed),
         hazards=tuple(dict.fromkeys(text for exchanges in used for text in exchanges.hazards)),
     )

@@ -1,7 +1,8 @@
 """Whether a plan's pacing can be applied, phase kind by phase kind, and what to set for it.
 
 An engine cannot slow a posted transfer; it can only submit later, and what it has posted is out of its hands. A NIC can
-cap a traffic class, which caps the sending GPU's egress through back-pressure.
+cap a traffic class, which caps the sending GPU's egress through back-pressure. What an engine can do follows from its
+facts: who submits, in which pieces, how much is posted, and which classes its transfer engine keeps.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Applicable, Enforceability, Gate, Rule, ScheduleRow, Setting
-from pdmodel.engines.spec import EngineSpec, HostKnobs, Knob, Piece, Steers
+from pdmodel.engines.spec import EngineSpec, HostKnobs, Knob, KvPath, Mode, Piece, Steers
+from pdmodel.hardware.ports import PortKind
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import UNMANAGED, Policy, QueuePolicy
 from pdmodel.timeline.phases import PhaseKind
@@ -21,14 +24,18 @@ from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import GBIT_PER_S, US, format_bytes, format_rate, format_seconds
 from pdmodel.verdict import share_of_prefill
 
+NIC_PORTS = frozenset({PortKind.NIC_INGRESS, PortKind.NIC_EGRESS, PortKind.NIC_TX, PortKind.NIC_RX})
+MOVES = {FlowKind.SEND: "sends", FlowKind.LOAD: "prefix loads", FlowKind.WRITEBACK: "write-backs"}
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseBurst:
     """A kind of critical phase that KV meets on a port: how long it lasts, and the time to the next one [s].
 
-    ``flow_kind`` is the KV that it meets, ``rate_bytes_per_s`` the narrowest port of that KV's route, ``guard_bytes``
-    the bytes that the guard of the shared port admits during the burst, ``piece_bytes`` what the engine submits in one
-    go on one route.
+    ``flow_kind`` is the KV that it meets, ``rate_bytes_per_s`` the narrowest port of that KV's route (its posting
+    threads among them), ``guard_bytes`` the bytes that the guard of the shared port admits during the burst,
+    ``piece_bytes`` what the engine submits in one go on one route. ``on_nic``: a NIC moves it; ``in_order``: a copy
+    engine does, which serves first what came first.
     """
 
     operation: str
@@ -39,10 +46,15 @@ class PhaseBurst:
     guard_bytes: float
     piece_bytes: float
     on_nic: bool
+    in_order: bool = False
 
 
 def phase_bursts(data: AllocationData, engine: EngineSpec) -> tuple[PhaseBurst, ...]:
-    """Each kind of critical phase that shares a port with KV, with the medians of its burst and of the gap after it."""
+    """Each kind of critical phase that KV meets on a port, with the medians of its burst and of the gap after it.
+
+    KV meets the phases of its own lane from its first release on, and those of other lanes at any time: what is sent
+    after the prefill meets no collective of its own request.
+    """
     found: dict[tuple[str, FlowKind], PhaseBurst] = {}
     for number, lane in enumerate(data.lanes):
         critical = [i for i, phase in enumerate(lane.phases) if phase.kind is not PhaseKind.COMPUTE]
@@ -78,11 +90,7 @@ def _burst(
     kind: FlowKind,
 ) -> PhaseBurst | None:
     uses = data.critical_bytes[lane][indices[0]] > 0
-    routes = [
-        r
-        for r, f in enumerate(data.route_flow)
-        if data.flows[f].kind is kind and (uses & (data.consumption[r] > 0)).any()
-    ]
+    routes = _meeting(data, lane, max(indices), kind, uses)
     if not routes:
         return None
     burst = float(np.median(data.duration_s[lane][indices]))
@@ -92,7 +100,12 @@ def _burst(
         rate = float(np.where(crossing > 0, data.capacity / crossing, np.inf).min())
     shared = uses & (crossing > 0).any(axis=0)
     flow = data.flows[int(data.route_flow[routes[0]])]
+    device = [route.fifo for f in set(data.route_flow[routes].tolist()) for route in data.flows[f].routes]
+    nic = np.array([port.kind in NIC_PORTS for port in data.ports], dtype=bool)
     whole = max(size for _, size in (flow.due if kind is FlowKind.LOAD else flow.release))
+    if kind is FlowKind.SEND:
+        whole = flow.volume_bytes if engine.piece.value is Piece.REQUEST else whole
+        whole = min(whole, engine.staging_bytes.value or whole)  # packed, it is submitted a buffer at a time
     return PhaseBurst(
         operation=operation,
         flow_kind=kind,
@@ -100,50 +113,52 @@ def _burst(
         gap_s=float(np.median(gaps)) if gaps else 0.0,
         rate_bytes_per_s=rate,
         guard_bytes=float(data.guard[shared].min()) * burst,
-        piece_bytes=whole if kind is FlowKind.LOAD or engine.piece.value is not Piece.REQUEST else flow.volume_bytes,
-        on_nic=kind is FlowKind.SEND,
+        piece_bytes=whole,
+        on_nic=kind is FlowKind.SEND or bool((crossing[:, nic] > 0).any()),
+        in_order=all(device),
     )
+
+
+def _meeting(data: AllocationData, lane: int, last_phase: int, kind: FlowKind, uses: NDArray[np.bool_]) -> list[int]:
+    """Routes of a kind of KV that may be in use while the lane's phases up to ``last_phase`` use the same port."""
+    found = []
+    for r, f in enumerate(data.route_flow):
+        flow = data.flows[f]
+        elsewhere = flow.lane != data.lanes[lane].name
+        met = elsewhere or flow.release[0][0] <= last_phase
+        if flow.kind is kind and met and (uses & (data.consumption[r] > 0)).any():
+            found.append(r)
+    return found
 
 
 def enforceability(bursts: Sequence[PhaseBurst], engine: EngineSpec) -> tuple[Enforceability, ...]:
     """Gateable, class-only or neither for each kind of phase.
 
-    Gateable: the gap is at least detection + one slice, and what is out of the engine's hands fits the guard of the
-    burst (with fewer work requests, where the engine has that knob). Otherwise a NIC's class can hold what leaves by a
-    NIC, and nothing holds the rest.
+    Gateable: whoever submits sees the burst, the gap is at least detection + one slice, and what is out of the engine's
+    hands fits the guard of the burst (with fewer work requests, where there is a knob for them). Otherwise a NIC's
+    class can hold what leaves by a NIC, and nothing holds the rest.
     """
     return tuple(_judge(burst, engine) for burst in bursts)
 
 
 def _judge(burst: PhaseBurst, engine: EngineSpec) -> Enforceability:
-    posting = engine.posting
-    slice_bytes = posting.slice_bytes.value if burst.on_nic else burst.piece_bytes
-    needed = posting.detection_us.value * US + slice_bytes / burst.rate_bytes_per_s
-    overshoot = float(posting.in_flight_bytes) if burst.on_nic else burst.piece_bytes
-    kv = "sends" if burst.on_nic else "prefix loads"
-    fewer = work_requests_within(burst, engine)
-    other = Gate.CLASS_ONLY if burst.on_nic else Gate.NEITHER
-    if burst.gap_s < needed:
-        gate, why = other, f"the gap is shorter than the {format_seconds(needed)} it takes to see it and post a slice"
-    elif burst.on_nic and engine.piece.value is not Piece.LAYER:
-        gate = other
-        why = (
-            f"{engine.name} submits a whole {engine.piece.value} ({format_bytes(burst.piece_bytes)} a route) in one go"
-        )
-    elif overshoot <= burst.guard_bytes:
-        gate, why = Gate.GATEABLE, f"at most {format_bytes(overshoot)} is in flight, within the guard"
-    elif burst.on_nic and fewer is not None:
-        gate, why = Gate.GATEABLE, f"with {fewer} work requests in flight instead of {posting.work_requests.value}"
+    slice_bytes = engine.posting.slice_bytes.value if burst.on_nic else burst.piece_bytes
+    needed = engine.posting.detection_us.value * US + slice_bytes / burst.rate_bytes_per_s
+    obstacle = _obstacle(burst, engine, needed)
+    if obstacle is not None:
+        gate, why = Gate.CLASS_ONLY if burst.on_nic else Gate.NEITHER, obstacle
     else:
-        gate = other
-        why = f"{format_bytes(overshoot)} in flight, the guard admits {format_bytes(burst.guard_bytes)} a burst"
+        gate, why = _room(burst, engine)
     held = {
         Gate.GATEABLE: "the engine can hold them back",
         Gate.CLASS_ONLY: "only a NIC cap or lane weight holds them",
         Gate.NEITHER: "nothing holds them; smaller copies, submitted later, would",
     }[gate]
+    policy = _knobs(engine, Steers.WRITE_POLICY)
+    if gate is Gate.NEITHER and burst.flow_kind is FlowKind.WRITEBACK and policy:
+        held = f"nothing holds them in a burst; {policy[0].name} says when they are made"
     return Enforceability(
-        phase_kind=f"{burst.operation} beside {kv}",
+        phase_kind=f"{burst.operation} beside {MOVES[burst.flow_kind]}",
         gate=gate,
         burst_s=burst.burst_s,
         gap_s=burst.gap_s,
@@ -152,11 +167,63 @@ def _judge(burst: PhaseBurst, engine: EngineSpec) -> Enforceability:
     )
 
 
+def _obstacle(burst: PhaseBurst, engine: EngineSpec, needed_s: float) -> str | None:
+    """Why nothing can be submitted between the bursts, or not in small pieces; None where it can."""
+    if burst.gap_s < needed_s:
+        return f"the gap is shorter than the {format_seconds(needed_s)} it takes to see it and post a slice"
+    if burst.flow_kind is not FlowKind.SEND:
+        return None
+    if engine.piece.value is not Piece.LAYER:
+        whole = f"{format_bytes(burst.piece_bytes)} a route"
+        return f"{engine.name} submits a whole {engine.piece.value} ({whole}) in one go"
+    if engine.mode.value is Mode.PULL and engine.through.value is KvPath.DIRECT:
+        return "the decode side reads, and does not see the bursts of the prefill side"
+    return None
+
+
+def _room(burst: PhaseBurst, engine: EngineSpec) -> tuple[Gate, str]:
+    """Whether what is posted when a burst starts fits its guard."""
+    posting = engine.posting
+    overshoot = float(posting.in_flight_bytes) if burst.on_nic else burst.piece_bytes
+    if overshoot <= burst.guard_bytes:
+        return Gate.GATEABLE, f"at most {format_bytes(overshoot)} is in flight, within the guard"
+    fewer = work_requests_within(burst, engine) if burst.on_nic else None
+    if fewer is not None and _work_request_knob(engine) is not None:
+        return Gate.GATEABLE, f"with {fewer} work requests in flight instead of {posting.work_requests.value}"
+    where = " on a copy engine, which serves in order" if burst.in_order else ""
+    why = f"{format_bytes(overshoot)} in flight{where}, the guard admits {format_bytes(burst.guard_bytes)} a burst"
+    return (Gate.CLASS_ONLY if burst.on_nic else Gate.NEITHER), why
+
+
 def work_requests_within(burst: PhaseBurst, engine: EngineSpec) -> int | None:
     """Most work requests per queue pair whose bytes fit the guard of one burst; None where not even one does."""
     posting = engine.posting
     fit = int(burst.guard_bytes // (posting.slice_bytes.value * posting.queue_pairs.value))
     return fit if fit >= 1 else None
+
+
+def send_order(data: AllocationData, engine: EngineSpec) -> tuple[Enforceability, ...]:
+    """Whether the sends of one request can go before another's, where those of several requests share a port."""
+    senders: dict[int, set[str]] = {}
+    for r, f in enumerate(data.route_flow):
+        if data.flows[f].kind is FlowKind.SEND:
+            for e in np.flatnonzero(data.consumption[r] > 0):
+                senders.setdefault(int(e), set()).add(data.flows[f].request)
+    if max(map(len, senders.values()), default=0) < 2:
+        return ()
+    classes = engine.backend.priorities
+    gate = Gate.GATEABLE
+    if engine.piece.value is Piece.LAYER:
+        text = "the engine submits layer by layer, and may submit the urgent request first"
+    elif classes is not None:
+        text = f"{engine.backend.name} keeps {classes.levels.value} levels among its own transfers"
+        text += ", the earliest deadline first" if classes.deadlines.value else ""
+        text += f"; what waits for {format_seconds(classes.promotion_us.value * US)} moves up one"
+    else:
+        gate, most = Gate.NEITHER, engine.parallel_transfers.value
+        order = "one request at a time" if most == 1 else f"up to {most} requests at a time"
+        text = f"{engine.name} sends {order}, in order of arrival, and {engine.backend.name} keeps no classes"
+    return (Enforceability("sends beside sends of other requests", gate, 0.0, 0.0, 0.0, text),)
 
 
 def settings(
@@ -181,11 +248,14 @@ def settings(
             _line(knob, "after the prefill", "sends meet no collective of their request")
             for knob in _knobs(engine, Steers.RELEASE)
         )
+    if policy is not None and policy.writebacks_last:
+        return tuple(_later_writes(engine))
     if policy is not None and not policy.critical_first:
         return ()
     found: list[Setting] = []
     if any(row.rule in (Rule.CONTENDED, Rule.OVERDRAFT) for row in rows):
         found += _in_flight(bursts, judged, engine)
+        found += _write_policy(bursts, judged, engine)
         if any(e.gate is Gate.CLASS_ONLY for e in judged):
             found += [
                 _line(knob, "a class of KV's own", "so that a NIC can hold KV back during bursts that no gate can")
@@ -197,7 +267,7 @@ def settings(
 
 def _in_flight(bursts: Sequence[PhaseBurst], judged: Sequence[Enforceability], engine: EngineSpec) -> list[Setting]:
     """Fewer work requests, where that makes a burst gateable."""
-    knob = next((k for k in _knobs(engine, Steers.IN_FLIGHT_BYTES) if "work requests" in k.unit), None)
+    knob = _work_request_knob(engine)
     fits = [
         fit
         for burst, e in zip(bursts, judged, strict=True)
@@ -206,6 +276,20 @@ def _in_flight(bursts: Sequence[PhaseBurst], judged: Sequence[Enforceability], e
     if knob is None or not fits or min(fits) >= engine.posting.work_requests.value:
         return []
     return [_line(knob, str(min(fits)), "what is posted when a burst starts then fits the guard")]
+
+
+def _write_policy(bursts: Sequence[PhaseBurst], judged: Sequence[Enforceability], engine: EngineSpec) -> list[Setting]:
+    """A later write policy, where write-backs meet collectives and nothing holds them."""
+    free = any(
+        burst.flow_kind is FlowKind.WRITEBACK and e.gate is Gate.NEITHER
+        for burst, e in zip(bursts, judged, strict=True)
+    )
+    return _later_writes(engine) if free else []
+
+
+def _later_writes(engine: EngineSpec) -> list[Setting]:
+    reason = "new KV is then copied when it is evicted, not with every chunk"
+    return [_line(knob, "write_back", reason) for knob in _knobs(engine, Steers.WRITE_POLICY)[:1]]
 
 
 def _burst_cap(rate_bytes_per_s: float, host: HostKnobs) -> list[Setting]:
@@ -242,6 +326,10 @@ def _knobs(engine: EngineSpec, steers: Steers) -> list[Knob]:
     return [knob for knob in engine.all_knobs if knob.maps_to is steers]
 
 
+def _work_request_knob(engine: EngineSpec) -> Knob | None:
+    return next((k for k in _knobs(engine, Steers.IN_FLIGHT_BYTES) if k.unit == "work requests"), None)
+
+
 def _line(knob: Knob, value: str, reason: str) -> Setting:
     return Setting(knob.name, value, knob.unit, knob.process, knob.side, f"{reason} (default {knob.default})")
 
@@ -260,6 +348,8 @@ def applicable(
     name = chosen.name
     if isinstance(chosen, QueuePolicy) and _needs_no_gate(chosen):
         return Applicable(name, cost, 0.0, f"{name} needs no gate: it can be applied as it is")
+    if not judged:
+        return Applicable(name, cost, 0.0, "KV meets no collective: nothing has to be held back")
     held = [e.phase_kind for e in judged if e.gate is not Gate.GATEABLE]
     if not held:
         return Applicable(name, cost, 0.0, "the engine can hold KV back in every phase where the plan asks for it")

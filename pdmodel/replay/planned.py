@@ -68,10 +68,15 @@ class _Desk:
     edge_s: float = math.inf
     """When the current stretch ends, or the next one begins."""
 
-    def from_now(self, flow: int) -> float:
-        """Bytes of a flow planned from this slot on."""
-        place = bisect.bisect_left(self.order, self.slot)
+    def planned_from(self, slot: int, flow: int) -> float:
+        """Bytes of a flow planned from a slot on."""
+        place = bisect.bisect_left(self.order, slot)
         return float(self.planned[place, flow]) if place < len(self.order) else 0.0
+
+    @property
+    def begun(self) -> bool:
+        """Whether a stretch of this slot runs or has ended."""
+        return self.running or self.place > 0
 
     def find_edge(self) -> None:
         """To be called whenever ``place`` or ``running`` changes."""
@@ -193,7 +198,11 @@ class PlannedTraffic:
     def _unplanned(self, flow: int) -> None:
         """Bytes that are there and in no stretch to come are late already: to the backlog, by the engine's split."""
         account, desk = self.accounts[flow], self.desks[int(self.stage.data.flow_lane[flow])]
-        excess = account.rest - desk.from_now(flow) - sum(self.backlog[r] for r in account.routes)
+        coming = desk.planned_from(desk.slot + desk.begun, flow)
+        if desk.begun:
+            left = self._left_in_slot(desk)
+            coming += sum(left.get(r, 0.0) for r in account.routes)
+        excess = account.rest - coming - sum(self.backlog[r] for r in account.routes)
         if excess > account.scrap:
             self._owe_split(account, excess)
         self.empty[flow] = account.rest <= account.scrap * EMPTY
@@ -273,17 +282,21 @@ class PlannedTraffic:
 
     def _fetch(self, lane: int, short: list[tuple[int, float]]) -> None:
         """Bytes that a lane waits for and that no stretch of this slot brings are late, whatever is planned later."""
-        desk = self.desks[lane]
-        coming = dict(desk.left)
-        for stretch in desk.stretches[desk.place + desk.running :]:
-            for r, rate in self.rates_of[self.name_of[id(stretch)]]:
-                coming[r] = coming.get(r, 0.0) + rate * stretch.duration_s
+        coming = self._left_in_slot(self.desks[lane])
         for f, need in short:
             account = self.accounts[f]
             missing = min(need - account.moved, account.rest)
             missing -= sum(self.backlog[r] + coming.get(r, 0.0) for r in account.routes)
             if missing > account.scrap:
                 self._owe_split(account, missing)
+
+    def _left_in_slot(self, desk: _Desk) -> dict[int, float]:
+        """Bytes per route that the current slot of a lane is still to move by plan."""
+        coming = dict(desk.left)
+        for stretch in desk.stretches[desk.place + desk.running :]:
+            for r, rate in self.rates_of[self.name_of[id(stretch)]]:
+                coming[r] = coming.get(r, 0.0) + rate * stretch.duration_s
+        return coming
 
     def _due(self, flow: int) -> int:
         account = self.accounts[flow]

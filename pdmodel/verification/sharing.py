@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from pdmodel.costs.nic_choice import End, kv_ways
 from pdmodel.costs.wire import payload_share
+from pdmodel.engines.spec import RouteRule
 from pdmodel.errors import InputError
 from pdmodel.hardware import routes
 from pdmodel.hardware.ports import Port, PortKind, Route
@@ -16,6 +18,7 @@ from pdmodel.verification.tables import Comparison, PublishedTable, Row, boxes, 
 from pdmodel.verification.together import Side, together
 
 GBIT = GB / 8
+_NO_LIMIT = 1e15
 
 
 # ---- PCIe ports ------------------------------------------------------------------------------------------------------
@@ -122,33 +125,33 @@ def one_nic(nic_bytes_per_s: float, queue_pair_bytes_per_s: float, flows: int, u
 
 # ---- NICs of one GPU -------------------------------------------------------------------------------------------------
 def nic_choice(table: PublishedTable, rows: Sequence[Row]) -> Iterator[Comparison]:
-    """Rate of one GPU's flow over NICs that get equal shares; columns box, gpu, nics (``2`` or ``0 2 3 4``)."""
+    """Rate of one GPU's flow over the NICs that an engine was told to use; columns box, gpu, nics (``0 2``), rule."""
     found = boxes(row["box"] for row in rows)
     for row in rows:
         nics = [int(nic) for nic in row["nics"].split()]
+        side, ports = out_of(found[row["box"]], int(row["gpu"]), nics, RouteRule(row["rule"]))
         yield Comparison(
-            row=f"{row['box']}, {len(nics)} NIC{'s' if len(nics) > 1 else ''}",
-            predicted=equal_shares_bytes_per_s(found[row["box"]], int(row["gpu"]), nics),
+            row=f"{row['box']}, {row['rule']} of NICs {row['nics']}",
+            predicted=together([side], ports).total,
             published=float(row["gb_per_s"]) * GB,
             keys=keys_of(table, row),
             source=source_of(row),
         )
 
 
-def equal_shares_bytes_per_s(box: Box, gpu: int, nics: Sequence[int]) -> float:
-    """Rate of one flow out of a GPU whose slices go to NICs in equal shares: it ends when the slowest NIC's share has.
+def out_of(box: Box, gpu: int, nics: Sequence[int], rule: RouteRule) -> tuple[Side, list[Port]]:
+    """The flow of one GPU over listed NICs by an engine's rule, into an equal box whose own ports are no limit.
 
-    Parameters: ``box``; ``gpu``, ``nics``: by index.
-    Returns: [byte/s].
+    Parameters: ``gpu``, ``nics``: by index; ``rule``: which NICs, which shares (`pdmodel.costs.nic_choice.kv_ways`).
+    Returns: the flow, and the ports of both boxes.
     Raises: `InputError` for a GPU or NIC that is not there.
-    Validity: a slice stays with the NIC that it was given to; the far side is no limit.
-    Source: `together`.
+    Validity: what is given to a NIC stays with it, so the flow ends when the slowest NIC's share has.
     """
-    ways = []
-    for nic in nics:
-        way, wire = routes.gpu_to_nic(box, gpu, nic), box.port_name(box.nic(nic), "tx")
-        ways.append(Route(way.name, {**way.ports, wire: 1.0}, way.input_links, way.device))
-    return together([Side(tuple(ways), (1.0 / len(ways),) * len(ways))], box.ports).total
+    there = Box(box.profile, "D" if box.node != "D" else "P")
+    ports = [*box.ports, *(Port(port.name, port.kind, _NO_LIMIT) for port in there.ports)]
+    source, target = (End(one, gpu, tuple(nics), listed=True) for one in (box, there))
+    ways = kv_ways(source, target, rule, {port.name: port.capacity_bytes_per_s for port in ports})
+    return Side(tuple(way.route for way in ways), tuple(way.share for way in ways)), ports
 
 
 # ---- a ring beside KV ------------------------------------------------------------------------------------------------

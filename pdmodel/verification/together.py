@@ -61,7 +61,14 @@ def together(sides: Sequence[Side], ports: Sequence[Port], policy: str = "unmana
     Validity: fluid flows, ports that lose nothing where flows meet.
     Source: `pdmodel.replay.simulate`.
     """
-    phases = tuple(Phase(name, PhaseKind.COMPUTE, 1e-6, request=name) for name in ("urgent", "patient"))
+    replay = simulate(record_of(sides, ports), policy, record=True)
+    return Together(replay.segments[0].flow_rate, replay.flow_finish_s)
+
+
+def record_of(sides: Sequence[Side], ports: Sequence[Port]) -> AllocationData:
+    """The record that `together` replays: requests of next to no length, so that urgent flows are due first."""
+    requests = [name for name in ("urgent", "patient") if any(side.urgent is (name == "urgent") for side in sides)]
+    phases = tuple(Phase(name, PhaseKind.COMPUTE, 1e-9, request=name) for name in requests)
     lanes = (Lane("lane", phases),)
     flows = [
         Flow(
@@ -73,12 +80,11 @@ def together(sides: Sequence[Side], ports: Sequence[Port], policy: str = "unmana
             f"to{k}",
             side.routes,
             ((0, _BYTES),),
-            ((1 if side.urgent else 2, _BYTES),),
+            ((1 if side.urgent else len(phases), _BYTES),),
             side.split,
         )
         for k, side in enumerate(sides)
     ]
     timeline = Timeline(tuple(ports), lanes, (), run_clock(ports, lanes, ()))
-    prices = Prices({"lane": 1.0}, {"urgent": 1.0, "patient": 1.0}, {})
-    replay = simulate(AllocationData.build(timeline, flows, prices), policy, record=True)
-    return Together(replay.segments[0].flow_rate, replay.flow_finish_s)
+    prices = Prices({"lane": 1.0}, dict.fromkeys(requests, 1.0), {})
+    return AllocationData.build(timeline, flows, prices)

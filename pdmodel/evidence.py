@@ -15,6 +15,7 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, FlowResult, PolicyResult, PortResult, Times
 from pdmodel.choose import Choice
+from pdmodel.replay.moments import Moments
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import NO_KV, PlanPolicy, Policy, QueuePolicy
 from pdmodel.replay.search import Band
@@ -147,19 +148,18 @@ def ports_of(data: AllocationData, choice: Choice) -> tuple[PortResult, ...]:
 
 def flows_of(data: AllocationData, replay: Replay) -> tuple[FlowResult, ...]:
     """Every flow under the plan: released on the replay's clock, due on the clock without KV."""
-    found, bounds = [], clock_bounds(data)
+    found, bounds, moments = [], clock_bounds(data), Moments(data, replay.lanes)
     for f, flow in enumerate(data.flows):
         lane = int(data.flow_lane[f])
-        first, last = min(k for k, _ in flow.release), max(k for k, _ in flow.due)
-        release = step_time(data, flow, first, (replay.lanes[lane].start_s, replay.lanes[lane].end_s))
-        due = step_time(data, flow, last, bounds[lane])
+        release = moments.at(lane, min(k for k, _ in flow.release), flow.request)
+        due = step_time(data, flow, max(k for k, _ in flow.due), bounds[lane]) if flow.due else None
         route = max(zip(flow.split, flow.routes, strict=True), key=lambda pair: pair[0])[1]
         found.append(
             FlowResult(
                 name=flow.name,
                 kind=flow.kind.value,
                 bytes=flow.volume_bytes,
-                release_s=float(release),
+                release_s=release,
                 due_s=due,
                 finish_s=float(replay.flow_finish_s[f]),
                 route=route.name,
@@ -169,7 +169,7 @@ def flows_of(data: AllocationData, replay: Replay) -> tuple[FlowResult, ...]:
 
 
 def missed_deadlines(data: AllocationData, replay: Replay, slack_s: float) -> tuple[str, ...]:
-    """Requests whose last KV comes, or whose loads hold the prefill up, by more than the slack."""
+    """Requests whose last KV comes, or whose loads hold the prefill up, by more than the slack; leases that expire."""
     late = []
     for q, request in enumerate(data.requests):
         for delay, what in (
@@ -180,7 +180,28 @@ def missed_deadlines(data: AllocationData, replay: Replay, slack_s: float) -> tu
                 text = f"{request.name}: {what} {format_seconds(float(delay))}"
                 text += " after the prefill without KV ends" if what.startswith("KV") else ""
                 late.append(f"{text} ({format_seconds(slack_s)} allowed)")
-    return tuple(late)
+    return (*late, *_expired(data, replay))
+
+
+def _expired(data: AllocationData, replay: Replay) -> list[str]:
+    """Leases that expire, a line for each request and lease."""
+    found: dict[tuple[str, float], list[str]] = {}
+    for flow in data.flows:
+        if flow.name in replay.expired and flow.lease_s is not None:
+            found.setdefault((flow.request, flow.lease_s), []).append(flow.name)
+    return [
+        f"{request}: {_brief(names)}: not there within the lease of {format_seconds(lease_s)}"
+        for (request, lease_s), names in found.items()
+    ]
+
+
+def lease_note(replay: Replay) -> tuple[str, ...]:
+    """That transfers outlive their leases under the plan, and what mends it."""
+    if not replay.expired:
+        return ()
+    count = len(replay.expired)
+    several = f"{count} transfers outlive their leases" if count > 1 else f"{replay.expired[0]} outlives its lease"
+    return (f"{several}: what is read then may be gone, and the transfer fails; a longer lease or a faster way helps",)
 
 
 def release_note(resolved: ResolvedScenario, earliest: AllocationData, choice: Choice) -> tuple[str, ...]:

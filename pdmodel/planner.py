@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Plan, VerdictKind
-from pdmodel.enforce import applicable, enforceability, phase_bursts, settings
+from pdmodel.enforce import applicable, enforceability, phase_bursts, send_order, settings
 from pdmodel.engines.catalog import host_knobs
 from pdmodel.evidence import (
     assumed_of,
@@ -15,6 +15,7 @@ from pdmodel.evidence import (
     control_s,
     flows_of,
     hazards_of,
+    lease_note,
     missed_deadlines,
     policies_of,
     ports_of,
@@ -101,6 +102,7 @@ def answer(decided: Decided) -> Plan:
     rows = schedule_rows(data, choice.replay)
     bursts = phase_bursts(data, resolved.engine)
     judged = enforceability(bursts, resolved.engine)
+    pacing = (*judged, *send_order(data, resolved.engine))
     idle = verdict.kind in (VerdictKind.HEADROOM, VerdictKind.NO_SHARED_PORT)
     rule = choice.policy if isinstance(choice.policy, QueuePolicy) else None
     return Plan(
@@ -125,12 +127,12 @@ def answer(decided: Decided) -> Plan:
             policy=rule,
             nic_rate_bytes_per_s=throttled_nic_rate(data, choice.replay),
         ),
-        enforceability=judged,
-        applicable=applicable(choice.policies, choice.policy, choice.replay.cost, judged, price_of_prefill(data)),
+        enforceability=pacing,
+        applicable=applicable(choice.policies, choice.policy, choice.replay.cost, pacing, price_of_prefill(data)),
         solver=choice.solver,
         assumed=assumed_of(data, timeline, resolved, choice),
         hazards=hazards_of(data, timeline, resolved, choice),
-        warnings=(*timeline.warnings, *release_note(resolved, eager, choice)),
+        warnings=(*timeline.warnings, *release_note(resolved, eager, choice), *lease_note(choice.replay)),
         provenance=provenance_of(resolved),
         data=data,
         replay=choice.replay,

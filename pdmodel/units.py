@@ -43,3 +43,15 @@ def format_seconds(time_s: float) -> str:
         milli = time_s / MS
         return f"{milli:.0f} ms" if abs(milli) >= 100 else f"{milli:.3g} ms"
     return f"{time_s / US:.3g} us"
+
+
+def format_count(count: float) -> str:
+    """A number of things, three significant digits, in words where it is large.
+
+    >>> format_count(1.71e6), format_count(13300), format_count(12)
+    ('1.71 million', '13300', '12')
+    """
+    for word, scale in (("billion", 1e9), ("million", 1e6)):
+        if count >= scale:
+            return f"{count / scale:.3g} {word}"
+    return f"{count:.0f}" if count >= 100 else f"{count:.3g}"

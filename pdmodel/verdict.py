@@ -11,11 +11,14 @@ from pdmodel.allocation.bound import shared_ports
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, Verdict, VerdictKind
+from pdmodel.hardware.ports import REFERENCE_BYTES, PortKind
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
-from pdmodel.units import format_bytes, format_rate, format_seconds
+from pdmodel.units import format_bytes, format_count, format_rate, format_seconds
 
 WORTH = 0.01
+PIECE_PORTS = (PortKind.POSTING, PortKind.MESSAGES)
+"""Ports whose bytes are those of `REFERENCE_BYTES` pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def judge(
     ``band`` holds `unmanaged` and the plan at every point; ``best_rule`` is the cheapest policy that needs no plan.
     """
     if shortfall is not None:
-        return Verdict(VerdictKind.INFEASIBLE, _infeasible_text(shortfall, slack_s))
+        return Verdict(VerdictKind.INFEASIBLE, _infeasible_text(data, shortfall, slack_s))
     if not shares_port(data):
         text = "no collective uses a port that KV uses; transfers share their ports with one another only"
         return Verdict(VerdictKind.NO_SHARED_PORT, f"{text}. Unmodelled interference of up to ~10 % has been seen.")
@@ -174,14 +177,32 @@ def no_kv_prefill_s(data: AllocationData) -> float:
     return max((float(duration.sum()) for duration in data.duration_s), default=0.0)
 
 
-def _infeasible_text(shortfall: Shortfall, slack_s: float) -> str:
-    missing = shortfall.missing_bytes_per_s
-    more = f"{format_rate(missing)} are missing" if np.isfinite(missing) else "no rate would do; all of it is missing"
+def _infeasible_text(data: AllocationData, shortfall: Shortfall, slack_s: float) -> str:
+    missing, late = shortfall.missing_bytes_per_s, format_seconds(shortfall.late_s)
+    e = data.port_index[shortfall.port]
+    kind, capacity, size = data.ports[e].kind, shortfall.capacity_bytes_per_s, shortfall.size_bytes
+    if kind in PIECE_PORTS:
+        what = "descriptors" if kind is PortKind.POSTING else "work requests"
+        verb = "posts" if kind is PortKind.POSTING else "takes"
+        text = f"{verb} {format_count(capacity / REFERENCE_BYTES)} {what}/s and has "
+        text += f"{format_count(size / REFERENCE_BYTES)} of {format_bytes(mean_piece_bytes(data, e))} due"
+        more = f"{format_count(missing / REFERENCE_BYTES)}/s are missing"
+    else:
+        text = f"carries {format_rate(capacity)} and has {format_bytes(size)} of KV due"
+        more = f"{format_rate(missing)} are missing"
+    if not np.isfinite(missing):
+        more = "no rate would do; all of it is missing"
     return (
-        f"infeasible: {shortfall.port} carries {format_rate(shortfall.capacity_bytes_per_s)} and has "
-        f"{format_bytes(shortfall.size_bytes)} of KV due; even alone on the port it is "
-        f"{format_seconds(shortfall.late_s)} late ({format_seconds(slack_s)} allowed): {more}."
+        f"infeasible: {shortfall.port} {text}; even alone on the port it is {late} late "
+        f"({format_seconds(slack_s)} allowed): {more}."
     )
+
+
+def mean_piece_bytes(data: AllocationData, e: int) -> float:
+    """Mean size of the pieces that flows move through a posting or message port, by their own routes [bytes]."""
+    share = np.concatenate([np.asarray(flow.split) * flow.volume_bytes for flow in data.flows])
+    crossing = data.consumption[:, e] > 0
+    return REFERENCE_BYTES * float(share[crossing].sum()) / float(share @ data.consumption[:, e])
 
 
 def _jobs(data: AllocationData) -> list[tuple[int, float, float, float]]:
@@ -189,6 +210,8 @@ def _jobs(data: AllocationData) -> list[tuple[int, float, float, float]]:
     bounds = clock_bounds(data)
     found = []
     for f, flow in enumerate(data.flows):
+        if not flow.due:
+            continue
         mine = bounds[int(data.flow_lane[f])]
         release = [(step_time(data, flow, k, mine), size) for k, size in sorted(flow.release)]
         if flow.kind is FlowKind.LOAD:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pdmodel.answer import Rule, VerdictKind
+from pdmodel.hardware.ports import REFERENCE_BYTES
 from pdmodel.report.document import Document, Section, table
 from pdmodel.report.export import plan_records, plan_to_dict
 from pdmodel.report.kv_path import kv_path_sections
@@ -24,7 +25,7 @@ from pdmodel.report.words import (
     span,
     time_unit,
 )
-from pdmodel.units import format_bytes
+from pdmodel.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from pdmodel.answer import FlowResult, Plan, PolicyResult, PortResult
@@ -38,6 +39,12 @@ MEANING = {
     "strict": "KV takes only what collectives leave of a port",
     "residual_edf": "KV takes only what collectives leave of a port, earliest due first",
     "after_prefill": "sends wait until the prefill of their request has ended",
+}
+COUNTED = {"posting": "descriptors", "messages": "requests"}
+IN_WORDS = {
+    "posting": "posting: what the threads of a rank post, in GB/s of 64 KiB descriptors",
+    "messages": "messages: the work requests that a NIC takes, in GB/s of 64 KiB requests",
+    "store": "store: what a client of the KV store reads or writes at most",
 }
 PACED = (Rule.CONTENDED, Rule.OVERDRAFT)
 
@@ -165,10 +172,17 @@ def _port_cells(port: PortResult) -> list[str]:
     return [
         f"{gb_per_s(port.capacity_bytes_per_s)} {port.capacity_source.value}",
         format_bytes(port.critical_bytes) if port.critical_bytes else NOTHING,
-        format_bytes(port.kv_bytes) if port.kv_bytes else NOTHING,
+        _carried(port) if port.kv_bytes else NOTHING,
         percent(port.utilisation),
         NOTHING if port.shadow_price is None else number(port.shadow_price),
     ]
+
+
+def _carried(port: PortResult) -> str:
+    """What KV puts on the port: bytes, or the descriptors or work requests that it counts."""
+    if port.kind not in COUNTED:
+        return format_bytes(port.kv_bytes)
+    return f"{format_count(port.kv_bytes / REFERENCE_BYTES)} {COUNTED[port.kind]}"
 
 
 def _ports(plan: Plan, *, full: bool) -> Section:
@@ -180,6 +194,9 @@ def _ports(plan: Plan, *, full: bool) -> Section:
     hidden = len(plan.ports) - sum(len(ports) for ports in shown)
     shared = sum(contended(port) for port in plan.ports)
     note = f"{shared} of {len(plan.ports)} ports carry both critical traffic and KV."
+    words = [text for kind, text in IN_WORDS.items() if any(ports[0].kind == kind for ports in shown)]
+    if words:
+        note += f" {'; '.join(words)}."
     if hidden:
         note += f" {hidden} ports not shown: --full."
     return Section("Ports", table=table(head, rows), note=note)

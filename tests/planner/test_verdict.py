@@ -1,6 +1,7 @@
 """The verdict's parts on cases worked by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Bound, VerdictKind
-from pdmodel.verdict import Contest, judge, port_shortfall, price_of_prefill, shares_port
+from pdmodel.hardware.ports import PortKind
+from pdmodel.transfer.flows import FlowKind
+from pdmodel.verdict import Contest, judge, mean_piece_bytes, port_shortfall, price_of_prefill, shares_port
 
 BOUND = Bound(1.0, 1.0, 0.1, 0.5, "e", "")
 
@@ -69,6 +72,42 @@ def test_bytes_released_at_the_due_time_need_the_slack():
     assert found is not None
     assert math.isinf(found.missing_bytes_per_s)
     assert port_shortfall(one_port(release=((3, 10.0),)), slack_s=1.0) is None
+
+
+def posted(*, capacity, volume, run):
+    """One thread that posts descriptors of ``run`` bytes; ``capacity`` in descriptors/s."""
+    data = one_port(capacity=capacity * 65536.0, release=((0, volume),))
+    (flow,) = data.flows
+    route = replace(flow.routes[0], ports={"e": 65536.0 / run})
+    port = replace(data.ports[0], kind=PortKind.POSTING)
+    return replace(data, ports=(port,), flows=(replace(flow, routes=(route,)),))
+
+
+def test_descriptors_are_told_as_descriptors():
+    # 1.28 GB in pieces of 256 bytes are 5 million descriptors; a million a second, due at 3 s.
+    data = posted(capacity=1e6, volume=1.28e9, run=256.0)
+    assert mean_piece_bytes(data, 0) == pytest.approx(256.0)
+    shortfall = port_shortfall(data, slack_s=0.5)
+    verdict = judge(
+        data,
+        shortfall=shortfall,
+        slack_s=0.5,
+        bound=BOUND,
+        band=(),
+        best_rule="strict",
+        best_rule_cost=0.0,
+        plan_is="plan",
+    )
+    assert verdict.text == (
+        "infeasible: e posts 1 million descriptors/s and has 5 million of 256 B due; even alone on the port it is "
+        "2.000 s late (500 ms allowed): 428571/s are missing."
+    )
+
+
+def test_nobody_waits_for_a_write_back():
+    data = one_port(release=((0, 60.0),))
+    late = replace(data.flows[0], name="w", kind=FlowKind.WRITEBACK, due=())
+    assert port_shortfall(replace(data, flows=(late,)), slack_s=0.0) is None
 
 
 def test_loads_count_layer_by_layer():

@@ -4,10 +4,11 @@ import pytest
 from sample_plan import sample_plan
 from syrupy.assertion import SnapshotAssertion
 
-from pdmodel.answer import ReuseResult, SolverResult, VerdictKind
+from pdmodel.answer import FlowResult, ReuseResult, SolverResult, VerdictKind
 from pdmodel.report import plan_document, to_markdown, to_text
 from pdmodel.report.document import Document, Section
 from pdmodel.report.text import best_simple_rule, port_groups
+from pdmodel.spec import SourceKind
 
 PLAN = sample_plan()
 
@@ -221,3 +222,27 @@ def test_load_or_recompute() -> None:
     assert "turn: 3 GPU·s in all" in line
     assert "3.2 with the whole prefix loaded, 9.1 with nothing of it (7 splits looked at, 2 planned)" in line
     assert all(title != "Load or recompute" for title in (part.title for part in plan_document(PLAN).sections))
+
+
+def test_descriptors_are_counted() -> None:
+    port = replace(
+        PLAN.ports[0],
+        name="P/gpu0/posting",
+        kind="posting",
+        capacity_bytes_per_s=19.1e9,
+        capacity_source=SourceKind.DERIVED,
+        critical_bytes=0.0,
+        kv_bytes=1.71e6 * 65536,
+        utilisation=0.97,
+        shadow_price=None,
+    )
+    document = plan_document(replace(PLAN, ports=(port, *PLAN.ports)))
+    assert ("P/gpu0/posting", "19.1 derived", "-", "1.71 million descriptors", "97 %", "-") in rows(document, "Ports")
+    assert "in GB/s of 64 KiB descriptors" in section(document, "Ports").note
+    assert "posting" not in section(plan_document(PLAN), "Ports").note
+
+
+def test_nobody_waits_for_a_write_back() -> None:
+    flow = FlowResult("r0/write/P0", "writeback", 3e9, 0.002, None, 0.4, "P/gpu0>P/socket0")
+    row = rows(plan_document(replace(PLAN, flows=(flow,))), "Transfers")
+    assert row == [("r0/write/P0", "writeback", "3 GB", "2 ms", "-", "400 ms", "-", "P/gpu0>P/socket0")]

@@ -1,0 +1,79 @@
+"""What an answer says of leases, write-backs and the control plane, on records made by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.evidence import flows_of, lease_note, missed_deadlines
+from pdmodel.planner import plan
+from pdmodel.replay.engine import simulate
+from pdmodel.transfer.flows import FlowKind
+
+
+def record(*, lease_s: float | None = None, kind: FlowKind = FlowKind.SEND, flows: int = 1) -> AllocationData:
+    """A phase of 1 s; flows of 30 bytes each, released at its start, on one port of 10 byte/s."""
+    data = AllocationData.from_dict(
+        {
+            "ports": {"e": {"capacity": 10.0, "guard": 0.0}},
+            "phases": [{"duration": 1.0, "bytes": {}}],
+            "lane_price": 2.0,
+            "flows": [
+                {
+                    "name": f"get/P{k}",
+                    "kind": "send",
+                    "routes": [{"e": 1}],
+                    "release": [[0, 30.0]],
+                    "due": [[1, 30.0]],
+                    "price": 1.0,
+                    "quantum": None,
+                }
+                for k in range(flows)
+            ],
+        }
+    )
+    due = {"due": ()} if kind is FlowKind.WRITEBACK else {}
+    return replace(data, flows=tuple(replace(one, lease_s=lease_s, kind=kind, **due) for one in data.flows))
+
+
+def test_a_lease_that_expires_is_a_missed_deadline():
+    data = record(lease_s=5.5, flows=3)
+    replay = simulate(data, "unmanaged")  # 90 bytes at 10 byte/s: all three end at 9 s
+    late, lease = missed_deadlines(data, replay, slack_s=0.5)
+    assert late.endswith("KV is complete 8.000 s after the prefill without KV ends (500 ms allowed)")
+    assert lease == "lane0: get/P0 and 2 like it: not there within the lease of 5.500 s"
+    (note,) = lease_note(replay)
+    assert note.startswith("3 transfers outlive their leases")
+
+
+def test_a_lease_that_holds_is_not_told():
+    data = record(lease_s=9.5, flows=3)
+    replay = simulate(data, "unmanaged")
+    assert len(missed_deadlines(data, replay, slack_s=0.5)) == 1
+    assert lease_note(replay) == ()
+
+
+def test_a_write_back_has_a_finish_and_no_due():
+    data = record(kind=FlowKind.WRITEBACK)
+    replay = simulate(data, "unmanaged")
+    (row,) = flows_of(data, replay)
+    assert (row.kind, row.release_s, row.due_s) == ("writeback", 0.0, None)
+    assert row.finish_s == pytest.approx(3.0)
+    assert missed_deadlines(data, replay, slack_s=0.5) == ()
+
+
+def test_the_control_plane_is_in_every_time_to_the_first_token_but_that_without_kv(variant):
+    fast, slow = (plan(variant("seed_h200_nvlink", {"prefill": {"engine": name}})) for name in ENGINES)
+    assert (fast.times.control_s, slow.times.control_s) == (pytest.approx(3.84e-3), pytest.approx(168.4e-3, rel=0.02))
+    for found in (fast, slow):
+        rows = {row.name: row for row in (*found.policies, *found.references)}
+        stall = float(found.replay.decode_stall_s.max())
+        assert rows["plan"].decode_stall_s == found.times.decode_stall_s == pytest.approx(stall + found.times.control_s)
+        assert rows["plan"].ttft_s == pytest.approx(float(np.max(found.replay.ttft_s)) + found.times.control_s)
+        assert rows["no_kv"].ttft_s < rows["bytes_over_bandwidth"].ttft_s - found.times.control_s
+        assert rows["no_kv"].decode_stall_s == 0.0
+        assert rows["plan"].cost == found.replay.cost
+
+
+ENGINES = ("sglang_mooncake", "vllm_nixl")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pdmodel.costs.collectives.pcie import check_pcie_kernel
 from pdmodel.costs.context_parallel import CpExchange, check_context_parallel
+from pdmodel.costs.kv_layout import Order
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
@@ -96,6 +97,55 @@ class ResolvedScenario:
     def latent_source(self) -> LatentSource:
         """Which ranks send the latent of MLA."""
         return self.engine.latent_source.value
+
+    @property
+    def layout(self) -> Order:
+        """What lies next to one another in a page of the prefill side."""
+        return self.spec.transfer.layout or Order(self.engine.layout.value.value)
+
+    @property
+    def decode_layout(self) -> Order:
+        """The same of the decode side."""
+        return self.spec.transfer.decode_layout or self.layout
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of a page of the prefill side."""
+        return self.spec.transfer.page_tokens or self.engine.page_tokens.value
+
+    @property
+    def decode_page_tokens(self) -> int:
+        """The same of the decode side."""
+        return self.spec.transfer.decode_page_tokens or self.page_tokens
+
+    @property
+    def staging_tokens(self) -> int:
+        """Tokens that are packed into one buffer before they are sent; 0: sent from where they lie."""
+        given = self.spec.transfer.staging_tokens
+        if given is not None:
+            return given
+        size_bytes = self.engine.staging_bytes.value
+        if not size_bytes:
+            return self.engine.staging_tokens.value
+        shards = self.spec.prefill.tp_size
+        per_token = kv_sequence_bytes_rank(self.arch, 1024, self.spec.kv_dtype, shards) / 1024
+        return max(1, int(size_bytes / per_token))
+
+    @property
+    def cross_layer(self) -> bool:
+        """Whether a page holds all layers."""
+        given = self.spec.transfer.cross_layer
+        return self.engine.cross_layer.value if given is None else given
+
+    @property
+    def posting_threads(self) -> int:
+        """Threads of a rank that post one request."""
+        return self.spec.transfer.posting_threads or self.engine.posting_threads.value
+
+    @property
+    def routes_fixed(self) -> bool:
+        """Whether the backend picks the NICs itself, so that a plan may not."""
+        return self.engine.routes_fixed.value
 
     @property
     def lane_names(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ MOST_TOKENS = 10**9
 """More than any context; a slip of the keyboard is refused by its own key, before it is multiplied."""
 Tokens = Annotated[PositiveInt, Field(le=MOST_TOKENS)]
 Count = Annotated[PositiveInt, Field(le=10**6)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 Gpus = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
 
 
@@ -61,6 +62,7 @@ class PrefillSpec(Spec):
 
     ``gpus``: for each instance its GPUs in rank order (rank = cp_rank * tp_size + tp_rank), which is also ring order;
     in order when left out. ``chunk_tokens``: tokens per chunk; the whole prompt in one chunk when left out.
+    ``memory_fraction``: of a GPU's memory, for weights and KV; 0.9 when left out.
     """
 
     hardware: str
@@ -71,6 +73,7 @@ class PrefillSpec(Spec):
     instances: Count = 1
     gpus: tuple[Gpus, ...] | None = None
     chunk_tokens: Tokens | None = None
+    memory_fraction: Fraction | None = None
     all_reduce: AllReduce = AllReduce.NCCL
     cp_exchange: CpExchange = CpExchange.ALL_GATHER
     cp_split: CpLayout = CpLayout.ZIGZAG
@@ -86,6 +89,7 @@ class DecodeSpec(Spec):
     gpus: Gpus | None = None
     max_running_requests: Count = 32
     context_tokens: Tokens = 8192
+    memory_fraction: Fraction | None = None
     all_reduce: AllReduce = AllReduce.NCCL
     ep_exchange: EpExchange = EpExchange.ALL_REDUCE
 

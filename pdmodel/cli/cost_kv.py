@@ -204,7 +204,7 @@ def _with_flags(
 
 
 def _setting(engine: EngineSpec, threads: int, hardware: tuple[str | None, str | None], exchange: Exchange) -> Setting:
-    from pdmodel.costs.kv_layout import Setting, box_path, engine_constants, engine_slicing, even_path
+    from pdmodel.costs.kv_layout import Setting, box_choices, box_path, engine_constants, engine_slicing, even_path
     from pdmodel.errors import InputError
     from pdmodel.hardware.catalog import load_profile
     from pdmodel.hardware.topology import Box
@@ -215,7 +215,7 @@ def _setting(engine: EngineSpec, threads: int, hardware: tuple[str | None, str |
     if one is None or two is None:
         if two is not None:
             raise InputError("needs --hardware", path="--decode-hardware", expected="both, or --hardware alone")
-        return Setting(even_path(), constants, slicing)
+        return Setting(even_path(), constants, slicing, mode=engine.mode.value)
     boxes = Box(load_profile(one), "P"), Box(load_profile(two), "D")
     for box, place, option in zip(
         boxes, (exchange.source, exchange.destination), ("--prefill", "--decode"), strict=True
@@ -225,7 +225,9 @@ def _setting(engine: EngineSpec, threads: int, hardware: tuple[str | None, str |
                 f"{place.ranks} ranks on the {box.gpu_count} GPUs of {box.profile.name}", path=option, expected="fewer"
             )
     memory = min(box.profile.gpu.hbm_gb_per_s.value for box in boxes) * GB
-    return Setting(box_path(*boxes, engine.route_rule.value), constants, slicing, memory)
+    rule = engine.route_rule.value
+    path, others = box_path(*boxes, rule), box_choices(*boxes, rule)
+    return Setting(path, constants, slicing, memory, engine.mode.value, others)
 
 
 def _facts(

@@ -8,16 +8,12 @@ from pdmodel.transfer.flows import Flow, Transfers
 from pdmodel.transfer.loads import loads
 from pdmodel.transfer.marks import phase_marks
 from pdmodel.transfer.nics import Routes
+from pdmodel.transfer.posting import Posting
 from pdmodel.transfer.sends import sends
 
 
 def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers:
-    """Flows of a scenario, the resources that they use beside the ports of the boxes, and the memory that they fill."""
-    return Transfers(build_flows(resolved, timeline))
-
-
-def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, ...]:
-    """All loads and sends of a scenario, request by request.
+    """Flows of a scenario, the resources that they use beside the ports of the boxes, and the memory that they fill.
 
     A load flow per prefill rank with a cached prefix: released when the request starts, layer by layer in order, due at
     the attention of each layer. A send flow per (source rank, destination rank): new tokens released as the engine
@@ -25,12 +21,18 @@ def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, .
     request's prefill ends on the clock without KV.
     """
     found: list[Flow] = []
-    routes = Routes(resolved)
+    routes, posting = Routes(resolved), Posting(resolved)
     marks_of = {lane.name: phase_marks(lane) for lane in timeline.lanes}
     for instance, (lane_name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
         marks = marks_of.get(lane_name, {})
         for request in resolved.requests_of(instance):
             chunks = marks[request.name]
             found += loads(resolved, request, lane_name, placement, chunks)
-            found += sends(resolved, request, lane_name, placement, chunks, routes=routes)
-    return tuple(found)
+            found += sends(resolved, request, lane_name, placement, chunks, routes=routes, posting=posting)
+    flows, ports = posting.settled(found, routes.capacity)
+    return Transfers(flows, ports)
+
+
+def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, ...]:
+    """The flows of `build_transfers` alone."""
+    return build_transfers(resolved, timeline).flows

@@ -1,26 +1,16 @@
-"""Who sends which share of the KV to whom: head shards, copies of KV heads, latents, context-parallel shards."""
+"""How both sides of a scenario lay KV out and who sends, as `pdmodel.costs.kv_layout` takes it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdmodel.costs.context_parallel import CpExchange
-from pdmodel.engines.spec import ContextSenders, LatentSource
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One source and one destination. ``heads_share`` of every token's KV, for ``tokens_share`` of the tokens [-]."""
-
-    source_rank: int
-    destination_rank: int
-    heads_share: float
-    tokens_share: float
-
-    @property
-    def share(self) -> float:
-        """Share of all the KV of a request [-]."""
-        return self.heads_share * self.tokens_share
+from pdmodel.costs.kv_layout import CopySender, Exchange, Order, Placement, Split
+from pdmodel.engines.spec import LatentSource, ReleaseAfter
+from pdmodel.llm.operators import CpLayout
+from pdmodel.resolve import ResolvedScenario
+from pdmodel.workload.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +21,11 @@ class Holding:
     heads_share: float
     tokens_share: float
 
+    @property
+    def share(self) -> float:
+        """Share of all the KV of a request [-]."""
+        return self.heads_share * self.tokens_share
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLayout:
@@ -40,17 +35,11 @@ class SourceLayout:
     cp_size: int
     exchange: CpExchange
     kv_heads: int | None
-    senders: ContextSenders = ContextSenders.FIRST
-    latent_source: LatentSource = LatentSource.ONE_RANK
 
     @property
     def shards(self) -> int:
         """Head shards: TP ranks, times CP ranks for Ulysses."""
-        return self.tp_size * (self.cp_size if self._heads_over_cp else 1)
-
-    @property
-    def _heads_over_cp(self) -> bool:
-        return self.exchange is CpExchange.ULYSSES and self.cp_size > 1
+        return self.tp_size * (self.cp_size if self.exchange is CpExchange.ULYSSES else 1)
 
     def holdings(self) -> tuple[Holding, ...]:
         """What each rank holds after the prefill: a KV all-gather leaves all tokens on each CP rank, a ring 1/cp."""
@@ -58,76 +47,72 @@ class SourceLayout:
         tokens = 1.0 / self.cp_size if self.exchange is CpExchange.RING else 1.0
         return tuple(Holding(rank, heads, tokens) for rank in range(self.tp_size * self.cp_size))
 
-    def token_sources(self) -> tuple[tuple[int, float], ...]:
-        """(CP rank, share of the tokens that it sends) of one head shard."""
-        if self._heads_over_cp or self.cp_size == 1:
-            return ((0, 1.0),)
-        if self.exchange is CpExchange.ALL_GATHER and self.senders is ContextSenders.FIRST:
-            return ((0, 1.0),)
-        return tuple((rank, 1.0 / self.cp_size) for rank in range(self.cp_size))
 
-    def rank_of(self, shard: int, cp_rank: int) -> int:
-        """The rank that holds a head shard (of one CP rank)."""
-        if self._heads_over_cp:
-            tp_rank, cp_rank = divmod(shard, self.cp_size)
-            return cp_rank * self.tp_size + tp_rank
-        return cp_rank * self.tp_size + shard
+def source_layout(resolved: ResolvedScenario, heads: int | None) -> SourceLayout:
+    """How the prefill side holds what ``heads`` split (None: latents)."""
+    part = resolved.spec.prefill
+    return SourceLayout(part.tp_size, part.cp_size, part.cp_exchange, heads)
 
 
-def pairs(source: SourceLayout, destination_tp: int) -> tuple[Pair, ...]:
-    """Every (source, destination) with traffic, and its share of the KV.
+HEAD_COPIES = CopySender.CYCLIC
+"""Copy i of a KV head takes it from copy i mod r_P: equal TP sizes send rank to rank, copies included."""
+LATENT_COPIES = {LatentSource.ONE_RANK: CopySender.PROPORTIONAL, LatentSource.TOKEN_SHARDS: CopySender.SHARES}
+"""Latents: rank floor(d tp_P / tp_D) sends to d, or every rank an equal part."""
 
-    Head-sharded KV: destination rank d takes each head that it holds from one rank that holds it. Where a head is
-    copied over several sources, copy number i of the destination takes it from copy i modulo the number of sources:
-    with equal tp sizes rank d sends to rank d, copies included. So the bytes on the wire are those of the KV times the
-    copies that the destination keeps, max(1, tp_D / H_kv); copies on the source add nothing.
 
-    Latent: every destination rank keeps all of it. `LatentSource.ONE_RANK`: rank floor(d * tp_P / tp_D) sends it whole;
-    `LatentSource.TOKEN_SHARDS`: every source rank sends 1/tp_P of the tokens to every destination.
+def source_placement(
+    tp_size: int,
+    cp_size: int,
+    exchange: CpExchange,
+    cp_split: CpLayout = CpLayout.ZIGZAG,
+    *,
+    page_tokens: int = 64,
+    order: Order = Order.NHD,
+) -> Placement:
+    """Where KV lies after a prefill: an all-gather leaves all of it on each CP rank, a ring shares, Ulysses cuts heads.
 
-    Parameters
-    ----------
-    source: degrees, CP exchange and rules of the prefill side.
-    destination_tp: TP size of the decode side.
-
-    Returns
-    -------
-    Pairs in order of destination, then source.
-
-    Notes
-    -----
-    Valid where heads and TP sizes divide each other (checked with the scenario). Source: SGLang 0.5.23
-    disaggregation/mooncake (equal and unequal TP, MLA), vLLM Mooncake connector (one copy of a head sends).
-
-    >>> replicated = SourceLayout(tp_size=8, cp_size=1, exchange=CpExchange.ALL_GATHER, kv_heads=4)
-    >>> sum(pair.share for pair in pairs(replicated, 8))
-    2.0
-
+    >>> source_placement(4, 2, CpExchange.ULYSSES).ulysses, source_placement(4, 2, CpExchange.RING).split.value
+    (2, 'zigzag')
     """
-    found = [
-        Pair(source.rank_of(shard, cp_rank), destination, heads, tokens * part)
-        for destination in range(destination_tp)
-        for shard, heads, part in _shards_for(source, destination, destination_tp)
-        for cp_rank, tokens in source.token_sources()
-    ]
-    return tuple(found)
+    if exchange is CpExchange.ULYSSES:
+        return Placement(tp_size * cp_size, page_tokens=page_tokens, order=order, ulysses=cp_size)
+    shared = exchange is CpExchange.RING and cp_size > 1
+    return Placement(tp_size, cp_size, Split(cp_split.value) if shared else Split.WHOLE, page_tokens, order)
 
 
-def _shards_for(source: SourceLayout, destination: int, destination_tp: int) -> list[tuple[int, float, float]]:
-    """(source shard, share of a token's KV, share of the tokens) that a destination rank takes."""
-    if source.kv_heads is None:
-        if source.latent_source is LatentSource.TOKEN_SHARDS:
-            return [(shard, 1.0, 1.0 / source.tp_size) for shard in range(source.tp_size)]
-        return [(destination * source.tp_size // destination_tp, 1.0, 1.0)]
-    heads = source.kv_heads
-    ours = min(source.shards, heads)
-    theirs = min(destination_tp, heads)
-    copies_here, copies_there = source.shards // ours, destination_tp // theirs
-    wanted, copy = divmod(destination, copies_there)
-    first, last = wanted * heads // theirs, (wanted + 1) * heads // theirs
-    found = []
-    for group in range(ours):
-        overlap = min(last, (group + 1) * heads // ours) - max(first, group * heads // ours)
-        if overlap > 0:
-            found.append((group * copies_here + copy % copies_here, overlap / heads, 1.0))
-    return found
+def exchange_of(resolved: ResolvedScenario, request: Request | None = None) -> Exchange:
+    """Both sides of a scenario and the rules of its engine between them.
+
+    ``request``: with the cuts between its chunks, where the engine sends chunk by chunk. Pages of a request lie one
+    behind the other.
+    """
+    part = resolved.spec.prefill
+    return Exchange(
+        source_placement(
+            part.tp_size,
+            part.cp_size,
+            part.cp_exchange,
+            part.cp_split,
+            page_tokens=resolved.page_tokens,
+            order=resolved.layout,
+        ),
+        Placement(
+            resolved.decode.parallelism.tp_size, page_tokens=resolved.decode_page_tokens, order=resolved.decode_layout
+        ),
+        copies=HEAD_COPIES,
+        latent_copies=LATENT_COPIES[resolved.latent_source],
+        context_senders=resolved.context_senders,
+        layers_together=resolved.cross_layer,
+        chunk_tokens=resolved.staging_tokens or None,
+        cuts=() if request is None else _cuts(resolved, request),
+    )
+
+
+def _cuts(resolved: ResolvedScenario, request: Request) -> tuple[int, ...]:
+    """Tokens after which the engine sends what it has: the cached prefix where it goes first, then each chunk."""
+    ends: Sequence[int] = ()
+    if resolved.release_after is not ReleaseAfter.PREFILL:
+        chunks = request.chunks(resolved.spec.prefill.chunk_tokens)
+        ends = [before + new for new, before in chunks][:-1]
+    early = [request.cached_tokens] if resolved.early_send and request.cached_tokens else []
+    return tuple(sorted({*early, *ends}))

@@ -70,13 +70,13 @@ class LayerKv:
     cached_constant_bytes: float
     heads: int | None
 
-    def scaled(self, share: float) -> LayerKv:
-        """A share of it."""
+    def scaled(self, growing: float, constant: float) -> LayerKv:
+        """A share of what every token adds to, and one of the rest."""
         return replace(
             self,
-            bytes_per_token=self.bytes_per_token * share,
-            constant_bytes=self.constant_bytes * share,
-            cached_constant_bytes=self.cached_constant_bytes * share,
+            bytes_per_token=self.bytes_per_token * growing,
+            constant_bytes=self.constant_bytes * constant,
+            cached_constant_bytes=self.cached_constant_bytes * constant,
         )
 
     def cached_bytes(self, tokens: int) -> float:

@@ -1,7 +1,9 @@
 """Pairs, bytes and descriptors of a re-layout, against enumeration of every token, head and buffer."""
 
 import importlib.util
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.costs.kv_layout import (
     Cache,
     CopySender,
@@ -26,12 +27,10 @@ from pdmodel.costs.kv_layout import (
     descriptors,
     pairs,
 )
-from pdmodel.engines.spec import ContextSenders, LatentSource
+from pdmodel.engines.spec import ContextSenders
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.llm.catalog import list_llms, load_llm
 from pdmodel.llm.kv_cache import kv_sequence_bytes
-from pdmodel.transfer.layout import SourceLayout
-from pdmodel.transfer.layout import pairs as shares
 
 ORACLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "oracles" / "kv_layout_oracle.py"
 SPLITS = {
@@ -371,20 +370,37 @@ def test_closed_forms_of_pairs_and_bytes(data: st.DataObject) -> None:
     assert {pair.size_bytes for pair in found} == {2 * 1024 / parts * shared * 256}
 
 
-@pytest.mark.parametrize("heads", [None, 2, 8])
-@pytest.mark.parametrize("degrees", [(4, 8), (8, 4), (8, 8), (2, 16)])
-def test_the_shares_of_a_scenario_are_the_same(heads: int | None, degrees: tuple[int, int]) -> None:
-    ours, theirs = degrees
-    cache = Cache("kv", heads, 256.0, 4096, 2)
-    for latent_source, rule in (
-        (LatentSource.ONE_RANK, CopySender.PROPORTIONAL),
-        (LatentSource.TOKEN_SHARDS, CopySender.SHARES),
-    ):
-        layout = SourceLayout(ours, 1, CpExchange.ALL_GATHER, heads, latent_source=latent_source)
-        wanted = {
-            (share.source_rank, share.destination_rank): share.share * cache.size_bytes
-            for share in shares(layout, theirs)
-        }
-        exchange = Exchange(Placement(ours), Placement(theirs), CopySender.CYCLIC, latent_copies=rule)
-        got = {(p.source_rank, p.destination_rank): p.size_bytes for p in pairs(exchange, [cache])}
-        assert got == pytest.approx(wanted)
+# ---- what is sent apart ----------------------------------------------------------------------------------------------
+@given(st.data())
+def test_cuts_are_what_sending_the_parts_alone_comes_to(data: st.DataObject) -> None:
+    tokens, page = data.draw(st.integers(2, 300)), data.draw(st.sampled_from([1, 4, 16]))
+    cuts = tuple(sorted(data.draw(st.sets(st.integers(1, tokens - 1), max_size=4))))
+    orders = data.draw(st.tuples(st.sampled_from(Order), st.sampled_from(Order)))
+    ours, theirs = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.sampled_from([1, 2, 4]))
+    exchange = Exchange(Placement(ours, page_tokens=page, order=orders[0]), Placement(theirs, 1, page_tokens=page))
+    whole = pairs(replace(exchange, cuts=cuts), [Cache("kv", 4, 256.0, tokens, 2)])
+    bounds = [0, *cuts, tokens]
+    for pair in whole:
+        # [first, last) alone: what there is up to `last` from row `first` on.
+        alone = 0
+        for first, last in itertools.pairwise(bounds):
+            part = pairs(exchange, [Cache("kv", 4, 256.0, last, 2, first_row=first)])
+            alone += sum(
+                one.descriptors
+                for one in part
+                if (one.source_rank, one.destination_rank) == (pair.source_rank, pair.destination_rank)
+            )
+        assert pair.descriptors == alone
+    uncut = pairs(exchange, [Cache("kv", 4, 256.0, tokens, 2)])
+    assert sum(pair.size_bytes for pair in whole) == sum(pair.size_bytes for pair in uncut)
+    assert sum(pair.descriptors for pair in whole) >= sum(pair.descriptors for pair in uncut)
+
+
+def test_chunks_of_aligned_ranks_are_a_descriptor_each() -> None:
+    cache = Cache("kv", 8, 256.0, 32768, 10)
+    exchange = Exchange(Placement(4), Placement(4), cuts=(8192, 16384, 24576))
+    assert {pair.descriptors for pair in pairs(exchange, [cache])} == {40}
+    ring = replace(exchange, source=Placement(4, 2, Split.ZIGZAG))
+    found = pairs(ring, [cache])
+    assert sum(pair.size_bytes for pair in found) == cache.size_bytes
+    assert {pair.descriptors for pair in found} == {40}  # a rank has a part of every chunk

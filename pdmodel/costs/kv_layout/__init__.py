@@ -21,12 +21,17 @@ from pdmodel.costs.kv_layout.law import (
 from pdmodel.costs.kv_layout.pairs import CopySender, Exchange, Pair, Placement, pairs
 from pdmodel.costs.kv_layout.timing import (
     HandOver,
+    Path,
+    PathTime,
     Setting,
+    box_choices,
     box_path,
     engine_constants,
     engine_slicing,
     even_path,
     hand_over,
+    route_path,
+    work_requests,
 )
 from pdmodel.costs.kv_layout.tokens import Comb, Split, TokenRuns, Window, comb, common_runs, cut, share
 
@@ -42,6 +47,8 @@ __all__ = [
     "Order",
     "Pages",
     "Pair",
+    "Path",
+    "PathTime",
     "Placement",
     "Setting",
     "Side",
@@ -51,6 +58,7 @@ __all__ = [
     "Terms",
     "TokenRuns",
     "Window",
+    "box_choices",
     "box_path",
     "caches",
     "cheapest",
@@ -66,8 +74,10 @@ __all__ = [
     "fixes",
     "hand_over",
     "pairs",
+    "route_path",
     "share",
     "slices",
     "staging_s",
     "transfer_terms",
+    "work_requests",
 ]

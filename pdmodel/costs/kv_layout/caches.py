@@ -18,7 +18,8 @@ class Cache:
     """``buffers`` equal buffers: ``rows`` rows, from row ``first_row`` of the sequence on, of ``heads`` heads each.
 
     ``heads`` None: one row for all heads, which every TP rank keeps whole. ``row_bytes``: of one head [byte].
-    ``tokens_per_row``: tokens that one row stands for. ``once``: of a sequence, not of its tokens (states).
+    ``tokens_per_row``: tokens that one row stands for. ``once``: of a sequence, not of its tokens (states). ``grows``:
+    each token adds to it for good; else it is complete with the last one (windows, states).
     """
 
     name: str
@@ -29,6 +30,7 @@ class Cache:
     first_row: int = 0
     tokens_per_row: int = 1
     once: bool = False
+    grows: bool = True
 
     @property
     def size_bytes(self) -> float:
@@ -64,16 +66,16 @@ def _of_mixer(mixer: Mixer, tokens: int, dtype: KvDtype, layers: int) -> Iterato
     kind = mixer.kind.value
     if mixer.state is not None:
         heads = mixer.state.heads
-        yield Cache(f"{kind} state", heads, mixer.state.size_bytes / heads, 1, layers, once=True)
+        yield Cache(f"{kind} state", heads, mixer.state.size_bytes / heads, 1, layers, once=True, grows=False)
         return
-    first = 0 if mixer.window is None else max(0, tokens - mixer.window)
+    first, grows = 0 if mixer.window is None else max(0, tokens - mixer.window), mixer.window is None
     size = entry_bytes(mixer, dtype)
     if mixer.is_latent:
         compression = mixer.compression
-        yield Cache(f"{kind} window" if compression else kind, None, size, tokens, layers, first)
+        yield Cache(f"{kind} window" if compression else kind, None, size, tokens, layers, first, grows=grows)
         rows, step = tokens, 1
         if compression is not None:
-            yield Cache(f"{kind} sums", None, compression.state_bytes, 1, layers, once=True)
+            yield Cache(f"{kind} sums", None, compression.state_bytes, 1, layers, once=True, grows=False)
             owner = compression.owner and compression.ratio > 0
             step = compression.ratio if owner else 1
             rows = tokens // step if owner else 0
@@ -85,7 +87,7 @@ def _of_mixer(mixer: Mixer, tokens: int, dtype: KvDtype, layers: int) -> Iterato
     keys = size * mixer.head_dim // (mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim))
     values = size // mixer.kv_heads - keys
     if keys == values:
-        yield Cache(f"{kind} keys and values", mixer.kv_heads, keys, tokens, 2 * layers, first)
+        yield Cache(f"{kind} keys and values", mixer.kv_heads, keys, tokens, 2 * layers, first, grows=grows)
     else:
-        yield Cache(f"{kind} keys", mixer.kv_heads, keys, tokens, layers, first)
-        yield Cache(f"{kind} values", mixer.kv_heads, values, tokens, layers, first)
+        yield Cache(f"{kind} keys", mixer.kv_heads, keys, tokens, layers, first, grows=grows)
+        yield Cache(f"{kind} values", mixer.kv_heads, values, tokens, layers, first, grows=grows)

@@ -21,9 +21,10 @@ GOOD_ENOUGH = 1.5
 
 
 class Lever(StrEnum):
-    """What is changed, cheapest first: a flag, a flag, a restart, another attention kernel, memory, hardware."""
+    """What is changed, cheapest first: three flags, a restart, another attention kernel, memory, hardware."""
 
     THREADS = "threads"
+    NIC_LIST = "NIC list"
     SENDERS = "senders"
     PAGE_SIZE = "page size"
     HND = "HND"
@@ -58,6 +59,8 @@ def _changes(exchange: Exchange, setting: Setting) -> Iterator[tuple[Lever, str,
     source, destination = exchange.source, exchange.destination
     threads = 4 * setting.constants.threads
     yield Lever.THREADS, f"{threads} posting threads", exchange, setting.with_threads(threads)
+    for what, path in setting.other_paths:
+        yield Lever.NIC_LIST, what, exchange, replace(setting, path=path)
     if source.parts > 1 and exchange.context_senders is ContextSenders.FIRST:
         changed = replace(exchange, context_senders=ContextSenders.ALL)
         yield Lever.SENDERS, "every context-parallel rank sends", changed, setting

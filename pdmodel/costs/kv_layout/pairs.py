@@ -64,7 +64,8 @@ class Exchange:
     ``latent_copies``: the rule for what every rank keeps whole; None: as ``copies``.
     ``gather``: ranks of the destination that keep the same heads take an equal part each and gather the rest among
     themselves. ``chunk_tokens``: tokens that are packed into one staging buffer before they are sent; None: sent from
-    where they lie. ``layers_together``: a page holds all layers of a cache (cross-layer blocks).
+    where they lie. ``layers_together``: a page holds all layers of a cache (cross-layer blocks). ``cuts``: tokens of
+    the sequence before which all is sent before the rest (chunks), rising; no descriptor reaches over one.
     """
 
     source: Placement
@@ -76,6 +77,7 @@ class Exchange:
     layers_together: bool = False
     gather: bool = False
     chunk_tokens: int | None = None
+    cuts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.destination.split is Split.WHOLE and self.destination.parts > 1:
@@ -252,8 +254,24 @@ def _pieces(exchange: Exchange, cache: Cache, runs: TokenRuns, heads: int, sides
         chunks = 1 + int((np.maximum(first[1:] - last[:-1], 0) > 0).sum() + (last - first).sum())
         return cache.buffers * chunks
     together = cache.buffers if exchange.layers_together else 1
-    count = descriptors(runs, heads, sides[0], sides[1], pages=exchange.pages, layers_together=together)
+    count = sum(
+        descriptors(part, heads, sides[0], sides[1], pages=exchange.pages, layers_together=together)
+        for part in _sent_apart(exchange, cache, runs)
+    )
     return count * cache.buffers // together
+
+
+def _sent_apart(exchange: Exchange, cache: Cache, runs: TokenRuns) -> Iterator[TokenRuns]:
+    """The stretches between one cut and the next, each cut at its own place among the rows of a rank."""
+    spread = _spread(exchange.source) * cache.tokens_per_row
+    places = [-(-cut // spread) for cut in exchange.cuts]
+    for first, last in zip([0, *places], [*places, None], strict=True):
+        start = np.maximum(runs.source, first)
+        end = runs.source + runs.length
+        length = (end if last is None else np.minimum(end, last)) - start
+        kept = length > 0
+        moved = start - runs.source
+        yield TokenRuns(start[kept], (runs.destination + moved)[kept], length[kept])
 
 
 def _spread(source: Placement) -> int:

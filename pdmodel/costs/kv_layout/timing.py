@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pdmodel.costs.kv_layout.caches import Cache
 from pdmodel.costs.kv_layout.law import MOONCAKE_SLICES, Slicing, Terms, slices, staging_s, transfer_terms
 from pdmodel.costs.kv_layout.pairs import Exchange, Pair, pairs
-from pdmodel.costs.kv_transfer import MESSAGES_PER_S_AND_QP, TransferConstants
-from pdmodel.engines.spec import EngineSpec, RouteRule
+from pdmodel.costs.kv_transfer import TransferConstants
+from pdmodel.costs.nic_choice import End, Way, kv_ways
+from pdmodel.engines.spec import EngineSpec, Mode, RouteRule
 from pdmodel.errors import CoverageError, InputError
-from pdmodel.hardware.routes import kv_route, nearest_nics
 from pdmodel.hardware.topology import Box
 from pdmodel.spec import SourceKind
 from pdmodel.units import GB, US
@@ -21,8 +21,6 @@ from pdmodel.units import GB, US
 NIC_BYTES_PER_S = 48.9 * GB
 # Memory of an RTX PRO 6000 Blackwell, 1,792 GB/s (NVIDIA data sheet): what packs and unpacks without a box.
 HBM_BYTES_PER_S = 1792 * GB
-# One thread posts a request: 1.71 million descriptors took 5.2 s with SGLang's four queues (sglang pull request 40500).
-POSTING_THREADS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,74 +61,105 @@ def even_path(bytes_per_s: float = NIC_BYTES_PER_S) -> Path:
     return time
 
 
-def box_path(source: Box, destination: Box, rule: RouteRule = RouteRule.NEAREST) -> Path:
-    """The path through two boxes, rank r on GPU r: each port's bytes over its capacity.
+def route_path(ways: Callable[[int, int], Sequence[Way]], capacity: Mapping[str, float]) -> Path:
+    """A path made of routes: each port's bytes over its capacity.
 
-    Equation: max_e sum_pairs m_e V / C_e; a rank's bytes are spread evenly over the NICs that ``rule`` gives it.
+    Equation: max_e sum_{pairs, ways} m_e s V / C_e, s: the share of a way.
 
-    Parameters: ``source``, ``destination``: boxes of different nodes; ``rule``: nearest NICs (all of a tie), or all.
+    Parameters: ``ways``: of (source rank, destination rank); ``capacity`` C of every port [byte/s].
     Returns: a function of the pairs.
-    Raises: `CoverageError` for a box without NICs; `InputError` for a rank without a GPU.
-    Validity: nothing else on the ports; a fabric that does not block.
-    Source: `pdmodel.hardware.routes.kv_route`.
+    Validity: nothing else on the ports; bytes stay on the way that the rule gave them.
+    Source: one bottleneck; a request is over when its last way is.
     """
-    for box in (source, destination):
-        if box.nic_count == 0:
-            raise CoverageError(f"{box.profile.name} has no NIC to send KV with", expected="a box with NICs")
-    capacity = {port.name: port.capacity_bytes_per_s for box in (source, destination) for port in box.ports}
-
-    def nics(box: Box, gpu: int) -> tuple[int, ...]:
-        return tuple(range(box.nic_count)) if rule is RouteRule.STRIPE else nearest_nics(box, gpu)
 
     def time(found: Sequence[Pair]) -> PathTime:
         load: dict[str, float] = defaultdict(float)
         hazards: dict[str, None] = {}
         for pair in found:
-            one, two = pair.source_rank, pair.destination_rank
-            ways = [(here, there) for here in nics(source, one) for there in nics(destination, two)]
-            for here, there in ways:
-                route = kv_route(source, one, here, destination, there, two)
-                hazards.update(dict.fromkeys(route.hazards))
-                for name, multiplicity in route.ports.items():
-                    load[name] += multiplicity * pair.size_bytes / len(ways)
+            for way in ways(pair.source_rank, pair.destination_rank):
+                if way.share > 0:
+                    hazards.update(dict.fromkeys(way.route.hazards))
+                for name, multiplicity in way.route.ports.items():
+                    load[name] += multiplicity * way.share * pair.size_bytes
         port = max(load, key=lambda name: load[name] / capacity[name])
         return PathTime(load[port] / capacity[port], port, capacity[port], tuple(hazards))
 
     return time
 
 
-def engine_constants(engine: EngineSpec, threads: int = POSTING_THREADS) -> TransferConstants:
+def box_path(source: Box, destination: Box, rule: RouteRule = RouteRule.NEAREST) -> Path:
+    """The path through two boxes, rank r on GPU r, as `route_path`.
+
+    Parameters: ``source``, ``destination``: boxes of different nodes; ``rule``: which NICs a rank uses (`kv_ways`).
+    Returns: a function of the pairs.
+    Raises: `CoverageError` for a box without NICs; `InputError` for a rank without a GPU.
+    Validity: as `route_path`; a fabric that does not block.
+    Source: `pdmodel.hardware.routes.kv_route`.
+    """
+    for box in (source, destination):
+        if box.nic_count == 0:
+            raise CoverageError(f"{box.profile.name} has no NIC to send KV with", expected="a box with NICs")
+    capacity = {port.name: port.capacity_bytes_per_s for box in (source, destination) for port in box.ports}
+    known: dict[tuple[int, int], tuple[Way, ...]] = {}
+
+    def ways(one: int, two: int) -> tuple[Way, ...]:
+        if (one, two) not in known:
+            known[one, two] = kv_ways(End.of(source, one), End.of(destination, two), rule, capacity)
+        return known[one, two]
+
+    return route_path(ways, capacity)
+
+
+NIC_CHOICES = {
+    RouteRule.NEAREST: "the nearest NIC alone",
+    RouteRule.STRIPE: "every NIC, in equal parts",
+    RouteRule.WEIGHTED: "every NIC, as much as each path carries",
+}
+"""What a list of NICs, or an engine that weighs paths, can set instead of the rule in force."""
+
+
+def box_choices(source: Box, destination: Box, rule: RouteRule = RouteRule.NEAREST) -> tuple[tuple[str, Path], ...]:
+    """Other NICs than those of ``rule``: what is done, and `box_path` with it."""
+    return tuple((what, box_path(source, destination, other)) for other, what in NIC_CHOICES.items() if other != rule)
+
+
+def engine_constants(engine: EngineSpec, threads: int | None = None) -> TransferConstants:
     """The law's constants of an engine.
 
-    Parameters: ``threads`` W that post one request.
-    Returns: t0, tau, W and mu = queue pairs x 7 million a second.
-    Source: the engine's file; perftest logs for mu (`pdmodel.costs.kv_transfer`).
+    Parameters: ``threads`` W that post one request; None: the engine's.
+    Returns: t0, tau, W and mu of a NIC's queue pairs.
+    Source: the engine's file and its backend's.
     """
     posting = engine.posting
     return TransferConstants(
         setup_s=posting.request_overhead_us.value * US,
         descriptor_s=posting.descriptor_us.value * US,
-        threads=threads,
-        messages_per_s=posting.queue_pairs.value * MESSAGES_PER_S_AND_QP,
+        threads=threads or engine.posting_threads.value,
+        messages_per_s=posting.nic_messages_per_s,
         source=SourceKind.DERIVED,
         ref=f"engine {engine.name}",
     )
 
 
 def engine_slicing(engine: EngineSpec) -> Slicing:
-    """How an engine cuts descriptors: its slice, and Mooncake's rest in proportion to it."""
-    size = float(engine.posting.slice_bytes.value)
-    return Slicing(size, size * MOONCAKE_SLICES.fragment_bytes / MOONCAKE_SLICES.slice_bytes)
+    """How an engine's backend cuts descriptors, and the rest that it does not cut off."""
+    posting = engine.posting
+    return Slicing(float(posting.slice_bytes.value), float(posting.fragment_bytes.value))
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a hand-over meets beside its layout: path, engine, memory [byte/s]."""
+    """What a hand-over meets beside its layout: path, engine, memory [byte/s].
+
+    ``mode``: who posts, the senders (push) or the receivers (pull). ``other_paths``: what else one could do about NICs.
+    """
 
     path: Path
     constants: TransferConstants
     slicing: Slicing = MOONCAKE_SLICES
     hbm_bytes_per_s: float = HBM_BYTES_PER_S
+    mode: Mode = Mode.PUSH
+    other_paths: tuple[tuple[str, Path], ...] = ()
 
     def with_threads(self, threads: int) -> Setting:
         """The same with another number of posting threads."""
@@ -166,11 +195,16 @@ class HandOver:
         return len({pair.source_rank for pair in self.pairs})
 
 
+def work_requests(pair: Pair, slicing: Slicing = MOONCAKE_SLICES) -> int:
+    """Work requests of one pair: its descriptors, each cut into slices [-]."""
+    return sum(count * slices(size, slicing) for count, size in pair.pieces)
+
+
 def hand_over(exchange: Exchange, kept: Sequence[Cache], setting: Setting) -> HandOver:
     """Time of handing a sequence over, all of it ready to be sent.
 
     Equation: T = t0 + max( max_e V_e/C_e, max_s N_s tau/W, max_s M_s/mu ) + staging; M = N x slices of their mean
-    length; s: senders.
+    length; s: who posts, senders or receivers.
 
     Parameters: ``exchange``, ``kept``: as `pairs`; ``setting``: path, engine constants, memory.
     Returns: `HandOver`.
@@ -184,8 +218,9 @@ def hand_over(exchange: Exchange, kept: Sequence[Cache], setting: Setting) -> Ha
     sent: dict[int, float] = defaultdict(float)
     received: dict[int, float] = defaultdict(float)
     for pair in found:
-        posted[pair.source_rank] += pair.descriptors
-        messages[pair.source_rank] += sum(count * slices(size, setting.slicing) for count, size in pair.pieces)
+        poster = pair.source_rank if setting.mode is Mode.PUSH else pair.destination_rank
+        posted[poster] += pair.descriptors
+        messages[poster] += work_requests(pair, setting.slicing)
         sent[pair.source_rank] += pair.size_bytes
         received[pair.destination_rank] += pair.size_bytes
     path = setting.path(found)

@@ -264,11 +264,16 @@ def flow_shop_s(stages: Sequence[Sequence[float]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One prefill chunk: computed in ``compute_s`` [s], leaves ``size_bytes`` of KV [byte] in ``objects`` objects."""
+    """One prefill chunk: computed in ``compute_s`` [s], leaves ``size_bytes`` of KV [byte] in ``objects`` objects.
+
+    ``stored_bytes``, ``stored_objects``: of these what the store has already, so that it is got, but not put.
+    """
 
     compute_s: float
     size_bytes: float
     objects: int
+    stored_bytes: float = 0.0
+    stored_objects: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +362,13 @@ def through_store(chunks: Sequence[Chunk], ways: Ways) -> ThroughStore:
     constants, compute = ways.constants, [chunk.compute_s for chunk in chunks]
     sizes = [chunk.size_bytes for chunk in chunks]
     puts = [
-        put_terms(chunk.size_bytes, chunk.objects, ways.put_bytes_per_s, constants, replicas=ways.replicas)
+        put_terms(
+            chunk.size_bytes - chunk.stored_bytes,
+            chunk.objects - chunk.stored_objects,
+            ways.put_bytes_per_s,
+            constants,
+            replicas=ways.replicas,
+        )
         for chunk in chunks
     ]
     gets = [get_terms(chunk.size_bytes, chunk.objects, ways.get_bytes_per_s, constants) for chunk in chunks]

@@ -155,20 +155,39 @@ def prefill_breakdown(
     Raises: `InputError` and `CoverageError` as `prefill_pass` and `collective`.
     Source: `prefill_pass`, `layer_slots`.
     """
-    ranks = setting.placement.parallelism
-    cost = prefill_pass(
-        setting.arch,
-        setting.box.profile,
-        new_tokens,
-        past_tokens,
-        tp_size=ranks.tp_size,
-        cp_size=ranks.cp_size,
-        ep_size=ranks.ep_size,
-        kv_dtype=setting.kv_dtype,
-        cp_layout=setting.cp_split,
-        last_chunk=last_chunk,
-    )
+    cost = _prefill_cost(setting, new_tokens, past_tokens, last_chunk=last_chunk)
     return _breakdown(setting, cost, new_tokens, past_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """A pass as times of its layers, exchanges included [s]; ``ends_s``: embedding, logits and launch of the pass."""
+
+    layers_s: tuple[float, ...]
+    ends_s: float
+
+    @property
+    def time_s(self) -> float:
+        """The whole pass [s]."""
+        return sum(self.layers_s) + self.ends_s
+
+
+def prefill_layers(setting: Setting, new_tokens: int, past_tokens: int = 0) -> LayerTimes:
+    """One prefill pass on the slowest rank, layer by layer.
+
+    Parameters, Raises: as `prefill_breakdown`.
+    Returns: `LayerTimes`; their sum is the time of `prefill_breakdown`.
+    Source: `prefill_pass`, `layer_slots`.
+    """
+    cost = _prefill_cost(setting, new_tokens, past_tokens)
+    shape = _pass(setting, new_tokens, past_tokens)
+    known = {}
+    for layer, _ in cost.kinds():
+        slots = layer_slots(shape, _times(layer.stages), moe=layer.moe, layer=layer.first)
+        known[layer.first] = layer.launch_s + sum(slot.duration_s for slot in slots)
+    ends = sum(slot.duration_s for slot in embedding_slots(shape, _times([cost.embedding])))
+    ends += cost.launch_s + (cost.logits.time_s if cost.logits else 0.0)
+    return LayerTimes(tuple(known[layer.first] for layer in cost.layers), ends)
 
 
 def decode_breakdown(setting: Setting, batch: int, context_tokens: float) -> StepBreakdown:
@@ -190,17 +209,37 @@ def decode_breakdown(setting: Setting, batch: int, context_tokens: float) -> Ste
     return _breakdown(setting, cost, batch, 0)
 
 
-def _breakdown(setting: Setting, cost: PassCost, tokens: int, past_tokens: int) -> StepBreakdown:
-    exchanges = Exchanges(setting.box, setting.placement, setting.box.ports, setting.all_reduce)
-    shape = Pass(
+def _prefill_cost(setting: Setting, new_tokens: int, past_tokens: int, *, last_chunk: bool = True) -> PassCost:
+    ranks = setting.placement.parallelism
+    return prefill_pass(
+        setting.arch,
+        setting.box.profile,
+        new_tokens,
+        past_tokens,
+        tp_size=ranks.tp_size,
+        cp_size=ranks.cp_size,
+        ep_size=ranks.ep_size,
+        kv_dtype=setting.kv_dtype,
+        cp_layout=setting.cp_split,
+        last_chunk=last_chunk,
+    )
+
+
+def _pass(setting: Setting, tokens: int, past_tokens: int) -> Pass:
+    return Pass(
         setting.arch,
         setting.kv_dtype,
         tokens,
-        exchanges,
+        Exchanges(setting.box, setting.placement, setting.box.ports, setting.all_reduce),
         ep_exchange=setting.ep_exchange,
         cp_exchange=setting.cp_exchange,
         past_tokens=past_tokens,
     )
+
+
+def _breakdown(setting: Setting, cost: PassCost, tokens: int, past_tokens: int) -> StepBreakdown:
+    shape = _pass(setting, tokens, past_tokens)
+    exchanges = shape.exchanges
     evidence = ComputeEvidence()
     evidence.add(cost)
     rows = _merged(_rows(shape, cost, Device.of(setting.box.profile)))

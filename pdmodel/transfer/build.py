@@ -7,6 +7,7 @@ from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.flows import Flow, Transfers
 from pdmodel.transfer.loads import loads
 from pdmodel.transfer.marks import phase_marks
+from pdmodel.transfer.memory import gpu_pools
 from pdmodel.transfer.nics import Routes
 from pdmodel.transfer.posting import Posting
 from pdmodel.transfer.sends import sends
@@ -24,13 +25,13 @@ def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers
     routes, posting = Routes(resolved), Posting(resolved)
     marks_of = {lane.name: phase_marks(lane) for lane in timeline.lanes}
     for instance, (lane_name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
-        marks = marks_of.get(lane_name, {})
+        marks = marks_of[lane_name]
         for request in resolved.requests_of(instance):
             chunks = marks[request.name]
             found += loads(resolved, request, lane_name, placement, chunks)
             found += sends(resolved, request, lane_name, placement, chunks, routes=routes, posting=posting)
     flows, ports = posting.settled(found, routes.capacity)
-    return Transfers(flows, ports)
+    return Transfers(flows, ports, gpu_pools(resolved, marks_of, flows))
 
 
 def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, ...]:

@@ -189,6 +189,18 @@ class Applicable:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryResult:
+    """What KV fills of one pool of memory under the plan: the most [bytes], when [s], and ``at`` in words."""
+
+    pool: str
+    kind: str
+    capacity_bytes: float
+    peak_bytes: float
+    peak_s: float
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReuseResult:
     """Load or recompute, of what one tier holds of one request's prefix.
 
@@ -255,4 +267,5 @@ class Plan:
     replay: Replay = field(repr=False)
     missed_deadlines: tuple[str, ...] = ()
     reuse: tuple[ReuseResult, ...] = ()
+    memory: tuple[MemoryResult, ...] = ()
     schema_version: int = SCHEMA_VERSION

@@ -23,7 +23,7 @@ from pdmodel.resolve import ResolvedScenario
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.phases import FloatArray, Timeline
 from pdmodel.transfer.flows import FlowKind
-from pdmodel.units import GB, MS, US, format_rate, format_seconds
+from pdmodel.units import GB, MS, format_rate, format_seconds
 from pdmodel.verdict import no_kv_prefill_s, port_shortfall
 
 
@@ -52,17 +52,6 @@ def bound_of(data: AllocationData, choice: Choice) -> Bound:
     if ratio is not None:
         parts.append(f"KV is {ratio:.3g} x the critical bytes on {port}")
     return Bound(most, together, share, ratio, port, "; ".join(parts))
-
-
-def control_s(resolved: ResolvedScenario, data: AllocationData) -> FloatArray:
-    """What the control plane adds to each request's time to the first token, shape (Q,) [s].
-
-    Setting the transfer up, and handing the request over after its last byte. No schedule changes it, so it is added to
-    the times that are told and to no cost.
-    """
-    engine = resolved.engine
-    hand_over = (engine.posting.request_overhead_us.value + engine.control.hand_over_us.value) * US
-    return np.full(len(data.requests), hand_over)
 
 
 def times_of(data: AllocationData, replay: Replay, control: FloatArray) -> Times:
@@ -195,15 +184,6 @@ def _expired(data: AllocationData, replay: Replay) -> list[str]:
     ]
 
 
-def lease_note(replay: Replay) -> tuple[str, ...]:
-    """That transfers outlive their leases under the plan, and what mends it."""
-    if not replay.expired:
-        return ()
-    count = len(replay.expired)
-    several = f"{count} transfers outlive their leases" if count > 1 else f"{replay.expired[0]} outlives its lease"
-    return (f"{several}: what is read then may be gone, and the transfer fails; a longer lease or a faster way helps",)
-
-
 def release_note(resolved: ResolvedScenario, earliest: AllocationData, choice: Choice) -> tuple[str, ...]:
     """That KV is late only because of when the engine sends it, where that is so.
 
@@ -243,7 +223,7 @@ def assumed_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScena
         lines.append(
             "arbitration of a full port between a collective and KV: 1 : 1 per input link, band 1 : 2 to 2 : 1"
         )
-    lines += list(timeline.assumed)
+    lines += [*timeline.assumed, *resolved.assumed]
     if resolved.spec.prices.user_gpus is None and any(r.user_price_gpus is None for r in resolved.requests):
         lines.append("a waiting user costs decode GPUs / max_running_requests")
     return tuple(dict.fromkeys(lines))

@@ -12,10 +12,8 @@ from pdmodel.engines.catalog import host_knobs
 from pdmodel.evidence import (
     assumed_of,
     bound_of,
-    control_s,
     flows_of,
     hazards_of,
-    lease_note,
     missed_deadlines,
     policies_of,
     ports_of,
@@ -24,6 +22,7 @@ from pdmodel.evidence import (
     release_note,
     times_of,
 )
+from pdmodel.kv_evidence import control_s, lease_note, memory_of
 from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.record import earliest_record, scenario_record
 from pdmodel.replay import engine
@@ -86,7 +85,7 @@ def answer(decided: Decided) -> Plan:
     """The chosen candidate with its verdict and its evidence."""
     found = decided.best
     resolved, timeline, data, choice = found.resolved, found.timeline, found.data, found.choice
-    control = control_s(resolved, data)
+    control, memory = control_s(resolved, data), memory_of(resolved, data, choice.replay)
     slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
     bound, eager = bound_of(data, choice), earliest_record(resolved, timeline)
     verdict = judge(
@@ -132,12 +131,18 @@ def answer(decided: Decided) -> Plan:
         solver=choice.solver,
         assumed=assumed_of(data, timeline, resolved, choice),
         hazards=hazards_of(data, timeline, resolved, choice),
-        warnings=(*timeline.warnings, *release_note(resolved, eager, choice), *lease_note(choice.replay)),
+        warnings=(
+            *resolved.warnings,
+            *timeline.warnings,
+            *release_note(resolved, eager, choice),
+            *lease_note(choice.replay),
+        ),
         provenance=provenance_of(resolved),
         data=data,
         replay=choice.replay,
         missed_deadlines=missed_deadlines(data, choice.replay, slack_s),
         reuse=decided.rows,
+        memory=memory,
     )
 
 

@@ -16,6 +16,7 @@ from pdmodel.answer import ReuseResult
 from pdmodel.choose import Choice, choose, cost_floor
 from pdmodel.record import scenario_record
 from pdmodel.replay.engine import simulate
+from pdmodel.replay.memory import memory_trace
 from pdmodel.replay.policies import RESIDUAL_EDF, STRICT
 from pdmodel.resolve import MOST_PASSES, ResolvedScenario
 from pdmodel.scenario import Reuse
@@ -47,6 +48,11 @@ class Candidate:
     def total(self) -> float:
         """All that it costs [GPU·s]: comparable between candidates."""
         return self.base + self.choice.replay.cost
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory holds it at every moment."""
+        return all(pool.fits for pool in memory_trace(self.data, self.choice.replay))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +161,8 @@ def with_split(resolved: ResolvedScenario, request: Request, split: int) -> Reso
 
     ``request`` says what is cached, whatever ``resolved`` now uses of it.
     """
-    requests = tuple(_cut(request, split) if one.name == request.name else one for one in resolved.requests)
+    requests = tuple(request.keeping(split) if one.name == request.name else one for one in resolved.requests)
     return replace(resolved, requests=requests)
-
-
-def _cut(request: Request, split: int) -> Request:
-    left, tiers = split, {}
-    for tier in CacheTier:
-        used = min(left, request.cached_by(tier))
-        if used:
-            tiers[tier] = used
-        left -= used
-    return replace(request, cached_tokens=split, cached_in=tiers)
 
 
 def _planned(resolved: ResolvedScenario, measured: tuple[float, float] | None, say: Say) -> Candidate:
@@ -185,7 +181,7 @@ class _Search:
 
     def __init__(self, now: Candidate, request: Request, measured: tuple[float, float] | None, say: Say) -> None:
         self.request, self.measured, self.say = request, measured, say
-        self.now, self.step = now, page_tokens(now.resolved)
+        self.now, self.step = now, now.resolved.page_tokens
         self.least = least_split(now.resolved, request)
         self.used = used_tokens(now.resolved, request)
         self.points: dict[int, _Point] = {}
@@ -198,13 +194,15 @@ class _Search:
         for split in sorted(self.points, key=lambda split: (self.points[split].total, -split)):
             point = self.points[split]
             # Planning may win more for a split that is dearer under simple rules, but no more than its bound allows.
-            if point.planned is not None or point.bound >= best.total * (1 - NEAR) or programs == MOST_PLANNED:
+            hopeless = best.fits and point.bound >= best.total * (1 - NEAR)
+            if point.planned is not None or hopeless or programs == MOST_PLANNED:
                 continue
             self.say(f"{self.request.name}: planning with {split} of {self.request.cached_tokens} cached tokens loaded")
             found = _planned(with_split(self.now.resolved, self.request, split), self.measured, _quiet)
             self.points[split] = replace(point, planned=found)
             programs += 1
-            if found.total < best.total * (1 - 1e-9):
+            # Of equals the one that computes less.
+            if found.fits and (not best.fits or found.total < best.total * (1 - 1e-9)):
                 best = found
         return best
 
@@ -251,11 +249,6 @@ def _quiet(_: str) -> None:
 def used_tokens(resolved: ResolvedScenario, request: Request) -> int:
     """Tokens of a request's cached prefix that a scenario uses."""
     return next(one.cached_tokens for one in resolved.requests if one.name == request.name)
-
-
-def page_tokens(resolved: ResolvedScenario) -> int:
-    """Tokens of a page of the prefill side's cache: what a prefix can be cut by."""
-    return resolved.spec.transfer.page_tokens or resolved.engine.page_tokens.value
 
 
 def _rows(search: _Search, best: Candidate) -> list[ReuseResult]:

@@ -30,6 +30,7 @@ PLAN_KEYS = (
     "ports",
     "flows",
     "reuse",
+    "memory",
     "schedule",
     "settings",
     "enforceability",

@@ -6,15 +6,32 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pdmodel.report.document import Section, table
-from pdmodel.report.words import group, number, seconds
+from pdmodel.report.words import group, merged_name, number, percent, seconds
+from pdmodel.units import format_bytes
 
 if TYPE_CHECKING:
-    from pdmodel.answer import Plan, ReuseResult
+    from pdmodel.answer import MemoryResult, Plan, ReuseResult
 
 
 def kv_path_sections(plan: Plan) -> list[Section]:
     """What there is to say of the KV path, each part where it has something to say."""
     return [_reuse(plan.reuse)] if plan.reuse else []
+
+
+def memory_section(plan: Plan, *, full: bool) -> Section | None:
+    """What KV fills of each pool of memory at the most; alike pools share a line."""
+    if not plan.memory:
+        return None
+    cells = [[one] for one in plan.memory] if full else group(plan.memory, lambda one: (one.kind, *_pool_cells(one)))
+    cells.sort(key=lambda found: -found[0].peak_bytes / found[0].capacity_bytes)
+    rows = [[merged_name([one.pool for one in found]), *_pool_cells(found[0])] for found in cells]
+    head = ["pool", ">capacity", ">most", ">full", ">at", "~when"]
+    return Section("Memory", table=table(head, rows), note="KV alone; weights and activations are not in the capacity.")
+
+
+def _pool_cells(one: MemoryResult) -> list[str]:
+    share = percent(one.peak_bytes / one.capacity_bytes)
+    return [format_bytes(one.capacity_bytes), format_bytes(one.peak_bytes), share, seconds(one.peak_s), one.at]
 
 
 def _reuse(found: Sequence[ReuseResult]) -> Section:

@@ -9,7 +9,7 @@ from pdmodel.answer import Rule, VerdictKind
 from pdmodel.hardware.ports import REFERENCE_BYTES
 from pdmodel.report.document import Document, Section, table
 from pdmodel.report.export import plan_records, plan_to_dict
-from pdmodel.report.kv_path import kv_path_sections
+from pdmodel.report.kv_path import kv_path_sections, memory_section
 from pdmodel.report.schedule import rates_section, schedule_section
 from pdmodel.report.words import (
     NOTHING,
@@ -57,6 +57,7 @@ def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False
         *([_missed(plan)] if plan.missed_deadlines else []),
         *kv_path_sections(plan),
         _ports(plan, full=full),
+        memory_section(plan, full=full),
         rates_section(plan),
         _settings(plan),
         _enforceability(plan),

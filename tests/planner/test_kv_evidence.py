@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from pdmodel.allocation.data import AllocationData
-from pdmodel.evidence import flows_of, lease_note, missed_deadlines
+from pdmodel.errors import InputError
+from pdmodel.evidence import flows_of, missed_deadlines
+from pdmodel.kv_evidence import lease_note, memory_of
 from pdmodel.planner import plan
 from pdmodel.replay.engine import simulate
-from pdmodel.transfer.flows import FlowKind
+from pdmodel.transfer.flows import FlowKind, MemoryKind, MemoryPool
 
 
 def record(*, lease_s: float | None = None, kind: FlowKind = FlowKind.SEND, flows: int = 1) -> AllocationData:
@@ -61,6 +63,26 @@ def test_a_write_back_has_a_finish_and_no_due():
     assert (row.kind, row.release_s, row.due_s) == ("writeback", 0.0, None)
     assert row.finish_s == pytest.approx(3.0)
     assert missed_deadlines(data, replay, slack_s=0.5) == ()
+
+
+def test_a_plan_that_does_not_fit_is_refused_with_peak_and_time(variant):
+    data = replace(record(), memory=(MemoryPool("D/gpu0/kv", MemoryKind.DECODE_HBM, 40.0, 15.0, (), {"get/P0": 1.0}),))
+    replay = simulate(data, "unmanaged", record=True)
+    resolved = variant("seed_h200_nvlink")
+    with pytest.raises(InputError) as refused:
+        memory_of(resolved, data, replay)
+    assert refused.value.exit_code == 3
+    text = str(refused.value)
+    assert text.startswith(
+        "seed_h200_nvlink.json: decode: the plan does not fit: D/gpu0/kv holds 45 B of 40 B at 3.000 s"
+    )
+    assert "after the last prefill" in text
+    assert "expected fewer hand-offs at once" in text
+    assert "\n" not in text
+    roomy = replace(data, memory=(replace(data.memory[0], capacity_bytes=50.0),))
+    (row,) = memory_of(resolved, roomy, replay)
+    assert (row.pool, row.kind, row.capacity_bytes) == ("D/gpu0/kv", "decode_hbm", 50.0)
+    assert (row.peak_bytes, row.peak_s) == (pytest.approx(45.0), pytest.approx(3.0))
 
 
 def test_the_control_plane_is_in_every_time_to_the_first_token_but_that_without_kv(variant):

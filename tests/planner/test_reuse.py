@@ -9,7 +9,7 @@ import pytest
 from pdmodel.planner import plan
 from pdmodel.record import scenario_record
 from pdmodel.resolve import ResolvedScenario, resolve_scenario
-from pdmodel.reuse import NEAR, base_cost, decide, least_split, page_tokens, with_split
+from pdmodel.reuse import NEAR, base_cost, decide, least_split, with_split
 from pdmodel.scenario import Reuse, Scenario
 from pdmodel.workload.request import CacheTier, Request
 
@@ -47,7 +47,7 @@ def decided(case: str):
 
 def all_splits(resolved: ResolvedScenario, request: Request) -> dict[int, float]:
     """The whole cost of every split at a page, each planned on its own."""
-    least, step = least_split(resolved, request), page_tokens(resolved)
+    least, step = least_split(resolved, request), resolved.page_tokens
     splits = {least, request.cached_tokens, *range(-(-least // step) * step, request.cached_tokens, step)}
     return {split: planned(with_split(resolved, request, split)) for split in splits}
 
@@ -147,6 +147,7 @@ def test_the_first_tokens_stay_in_order_of_tiers():
             "cached_tokens": 1152,
             "cached_in": {"hbm": 100, "host_memory": 452, "store": 600},
         },
+        store={"backend": "mooncake_store"},
     )
     (request,) = resolved.requests
     (cut,) = with_split(resolved, request, 300).requests

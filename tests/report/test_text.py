@@ -4,7 +4,7 @@ import pytest
 from sample_plan import sample_plan
 from syrupy.assertion import SnapshotAssertion
 
-from pdmodel.answer import FlowResult, ReuseResult, SolverResult, VerdictKind
+from pdmodel.answer import FlowResult, MemoryResult, ReuseResult, SolverResult, VerdictKind
 from pdmodel.report import plan_document, to_markdown, to_text
 from pdmodel.report.document import Document, Section
 from pdmodel.report.text import best_simple_rule, port_groups
@@ -246,3 +246,15 @@ def test_nobody_waits_for_a_write_back() -> None:
     flow = FlowResult("r0/write/P0", "writeback", 3e9, 0.002, None, 0.4, "P/gpu0>P/socket0")
     row = rows(plan_document(replace(PLAN, flows=(flow,))), "Transfers")
     assert row == [("r0/write/P0", "writeback", "3 GB", "2 ms", "-", "400 ms", "-", "P/gpu0>P/socket0")]
+
+
+def test_memory() -> None:
+    pools = tuple(
+        MemoryResult(f"P/gpu{k}/kv", "prefill_hbm", 40e9, 31e9 if k < 2 else 8e9, 1.25, "turn, chunk 3")
+        for k in range(3)
+    )
+    assert rows(plan_document(replace(PLAN, memory=pools)), "Memory") == [
+        ("P/gpu[0-1]/kv", "40 GB", "31 GB", "78 %", "1.250 s", "turn, chunk 3"),
+        ("P/gpu2/kv", "40 GB", "8 GB", "20 %", "1.250 s", "turn, chunk 3"),
+    ]
+    assert len(rows(plan_document(replace(PLAN, memory=pools), full=True), "Memory")) == 3

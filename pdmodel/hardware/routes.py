@@ -280,6 +280,15 @@ def _socket(box: Box, socket: str | None, element: str) -> str:
     return socket
 
 
+def host_disk(box: Box, socket: str, *, write: bool) -> Route:
+    """Between disks of the node and the memory of a socket; the links of disks are no ports of a box.
+
+    ``write``: into memory, else out of it.
+    """
+    port = box.port_name(_socket(box, socket, ""), HOST_MEMORY)
+    return Route(f"disk>{port}" if write else f"{port}>disk", {port: 1.0}, {port: ("disk",)})
+
+
 # ---- GPU and NIC -----------------------------------------------------------------------------------------------------
 def gpu_to_nic(box: Box, gpu: int, nic: int) -> Route:
     """A NIC takes bytes out of a GPU (the sending side of push and pull alike), up to the NIC's PCIe ingress.

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pdmodel.resolve import ResolvedScenario
+from pdmodel.scenario import Through
 from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.flows import Flow, Transfers
+from pdmodel.transfer.host_memory import host_pools
 from pdmodel.transfer.loads import loads
 from pdmodel.transfer.marks import phase_marks
 from pdmodel.transfer.memory import gpu_pools
 from pdmodel.transfer.nics import Routes
 from pdmodel.transfer.posting import Posting
+from pdmodel.transfer.prefetch import prefetches
 from pdmodel.transfer.sends import sends
+from pdmodel.transfer.store import StoreWays
+from pdmodel.transfer.store_sends import store_sends
+from pdmodel.transfer.writebacks import writebacks
 
 
 def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers:
@@ -22,16 +28,23 @@ def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers
     request's prefill ends on the clock without KV.
     """
     found: list[Flow] = []
-    routes, posting = Routes(resolved), Posting(resolved)
+    tiers: list[Flow] = []
+    routes, posting, ways = Routes(resolved), Posting(resolved), StoreWays.of(resolved)
     marks_of = {lane.name: phase_marks(lane) for lane in timeline.lanes}
     for instance, (lane_name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
         marks = marks_of[lane_name]
         for request in resolved.requests_of(instance):
             chunks = marks[request.name]
             found += loads(resolved, request, lane_name, placement, chunks)
+            tiers += prefetches(resolved, request, lane_name, placement, chunks, ways=ways)
+            tiers += writebacks(resolved, request, lane_name, placement, chunks, ways=ways)
+            if ways is not None and resolved.through is Through.STORE:
+                tiers += store_sends(resolved, request, lane_name, placement, chunks, ways=ways, timeline=timeline)
+                continue
             found += sends(resolved, request, lane_name, placement, chunks, routes=routes, posting=posting)
     flows, ports = posting.settled(found, routes.capacity)
-    return Transfers(flows, ports, gpu_pools(resolved, marks_of, flows))
+    flows, ports = (*flows, *tiers), (*ports, *(ways.ports if ways else ()))
+    return Transfers(flows, ports, (*gpu_pools(resolved, marks_of, flows), *host_pools(resolved, flows)))
 
 
 def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, ...]:

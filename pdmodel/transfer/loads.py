@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pdmodel.hardware.routes import host_to_gpu
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
+from pdmodel.scenario import LoadBy
 from pdmodel.transfer.flows import Flow, FlowKind
-from pdmodel.transfer.marks import ChunkMarks, Steps, layers_kv
+from pdmodel.transfer.marks import ChunkMarks, LayerKv, Steps, layers_kv
 from pdmodel.transfer.sends import source_layout, splits
 from pdmodel.workload.request import Request
+
+Shares = Mapping[int | None, float]
+"""What a rank holds of the KV of each way of splitting it (None: latents) [-]."""
 
 
 def loads(
     resolved: ResolvedScenario, request: Request, lane: str, placement: Placement, chunks: Sequence[ChunkMarks]
 ) -> list[Flow]:
-    if not request.cached_tokens:
+    """Load flows of a request, one per prefill rank: all of its prefix that is not in HBM, from its socket's memory.
+
+    What the store has is in host memory when the first chunk starts: the phase before it waits for that. Released when
+    the chunk starts, as the engine looks for what it can load when it schedules the request; or, by an engine that
+    loads on demand, layer by layer.
+    """
+    if not request.loaded_tokens:
         return []
     box = resolved.prefill_box
     kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
-    held = {heads: source_layout(resolved, heads).holdings() for heads in splits(kv)}
+    by_kernel = resolved.spec.cache.load_by is LoadBy.KERNEL
     found = []
     for rank, gpu in enumerate(placement.gpus):
-        shares = {heads: holdings[rank].heads_share * holdings[rank].tokens_share for heads, holdings in held.items()}
+        shares = rank_shares(resolved, kv, rank)
         due, release = _load_steps(
-            chunks[0], [part.cached_bytes(request.cached_tokens) * shares.get(part.heads, 0.0) for part in kv]
+            chunks[0], [part.cached_bytes(request.loaded_tokens) * shares.get(part.heads, 0.0) for part in kv]
         )
         if resolved.engine.load_ahead.value:
             release = ((chunks[0].start, sum(size for _, size in due)),)
@@ -39,12 +49,31 @@ def loads(
                 lane=lane,
                 source=box.port_name(box.socket(box.gpu(gpu)), "host_memory"),
                 destination=box.port_name(box.gpu(gpu)),
-                routes=(host_to_gpu(box, gpu),),
+                routes=(host_to_gpu(box, gpu, by_kernel=by_kernel),),
                 release=release,
                 due=due,
             )
         )
     return found
+
+
+def rank_shares(resolved: ResolvedScenario, kv: Sequence[LayerKv], rank: int) -> Shares:
+    """What a prefill rank holds when the prefill has ended, copies of heads and of tokens included."""
+    found = {}
+    for heads in splits(kv):
+        holding = source_layout(resolved, heads).holdings()[rank]
+        found[heads] = holding.heads_share * holding.tokens_share
+    return found
+
+
+def prefix_bytes(kv: Sequence[LayerKv], shares: Shares, tokens: int) -> float:
+    """The last ``tokens`` of the cached prefix on a rank, and its windows and states, which lie with them [byte]."""
+    return sum(part.cached_bytes(tokens) * shares.get(part.heads, 0.0) for part in kv) if tokens else 0.0
+
+
+def page_bytes(resolved: ResolvedScenario, kv: Sequence[LayerKv], shares: Shares) -> float:
+    """One object of a store: a page of a rank, all layers [byte]."""
+    return resolved.page_tokens * sum(part.bytes_per_token * shares.get(part.heads, 0.0) for part in kv)
 
 
 def _load_steps(chunk: ChunkMarks, sizes: Sequence[float]) -> tuple[Steps, Steps]:

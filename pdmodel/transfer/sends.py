@@ -15,7 +15,7 @@ from pdmodel.transfer.layout import exchange_of, source_layout
 from pdmodel.transfer.marks import ChunkMarks, LayerKv, Steps, layers_kv, release_steps
 from pdmodel.transfer.nics import Routes
 from pdmodel.transfer.posting import Pieces, Posting
-from pdmodel.workload.request import Request
+from pdmodel.workload.request import CacheTier, Request
 
 __all__ = ["Part", "Parts", "parts_of", "sends", "source_layout", "splits"]
 
@@ -84,6 +84,7 @@ def sends(
                 [one.scaled(shares.get((one.heads, True), 0.0), shares.get((one.heads, False), 0.0)) for one in kv],
                 resolved.release_after,
                 early_send=resolved.early_send,
+                resident_tokens=request.cached_by(CacheTier.HBM),
             )
         release = curves[part.shares]
         source, target = placement.gpus[part.source_rank], resolved.decode.gpus[part.destination_rank]

@@ -1,0 +1,85 @@
+"""Control messages around a request's KV: latency that no schedule changes, so that none is planned in microseconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pdmodel.resolve import ResolvedScenario
+from pdmodel.scenario import Through
+from pdmodel.units import US
+from pdmodel.workload.request import CacheTier, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Latency of one request beside its bytes [s]; each adds to its time to the first token.
+
+    ``handshake_s``: before the prefill; it runs while the request waits in the queue, so it is not in `total_s`.
+    ``query_s``: the store is asked what it has, before the prefill. ``set_up_s``: software of the last transfer.
+    ``store_s``: calls of the last batch through a store. ``hand_over_s``: from the last byte until the decode side may
+    schedule the request.
+    """
+
+    handshake_s: float
+    query_s: float
+    set_up_s: float
+    store_s: float
+    hand_over_s: float
+
+    @property
+    def before_s(self) -> float:
+        """What comes before the prefill."""
+        return self.query_s
+
+    @property
+    def after_s(self) -> float:
+        """What comes after the last byte, and adds to the stall."""
+        return self.set_up_s + self.store_s + self.hand_over_s
+
+    @property
+    def total_s(self) -> float:
+        """Both."""
+        return self.before_s + self.after_s
+
+
+def control(resolved: ResolvedScenario, request: Request) -> Control:
+    """Latency of the messages around a request's KV.
+
+    Equation: query: ceil(k/m) rpc of k pages in batches of m, where the store has some of the prefix (also where they
+    are too few to fetch, or none are fetched in time). Directly: set-up t0 of the engine. Through a store: instead of
+    it two calls around the last put and one before its get, of a batch of at most m pages of every rank; earlier
+    batches have theirs behind the bytes of others.
+
+    Parameters
+    ----------
+    resolved: the scenario.
+    request: one of its requests.
+
+    Returns
+    -------
+    `Control` [s].
+
+    Notes
+    -----
+    Validity: an idle master; ranks call at the same time. Store-and-forward of the last batch's bytes is left out: the
+    flow through the store is perfectly pipelined.
+    Source: the engine's file (``posting.request_overhead_us``, ``control``), the storage backend's file.
+
+    """
+    engine, store = resolved.engine, resolved.store
+    query = through = 0.0
+    stored = request.cached_by(CacheTier.STORE)
+    if store is not None and stored:
+        constants = store.constants
+        query = math.ceil(stored / (resolved.page_tokens * constants.batch_objects)) * constants.query_rpc_s
+    set_up = engine.posting.request_overhead_us.value * US
+    if store is not None and resolved.through is Through.STORE:
+        set_up, through = 0.0, store.constants.put_rpc_s + store.constants.query_rpc_s
+    return Control(
+        handshake_s=engine.control.handshake_us.value * US,
+        query_s=query,
+        set_up_s=set_up,
+        store_s=through,
+        hand_over_s=engine.control.hand_over_us.value * US,
+    )

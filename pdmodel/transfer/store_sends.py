@@ -1,0 +1,149 @@
+"""Send flows through a store: put by the prefill side when a chunk is whole, got by the decode side behind that."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pdmodel.parallelism import Placement
+from pdmodel.resolve import ResolvedScenario
+from pdmodel.timeline.clock import phase_times
+from pdmodel.timeline.phases import Timeline
+from pdmodel.transfer.flows import Flow, FlowKind
+from pdmodel.transfer.loads import page_bytes, rank_shares
+from pdmodel.transfer.marks import ChunkMarks, LayerKv, Steps, layers_kv, release_steps
+from pdmodel.transfer.sends import Part, Parts, parts_of
+from pdmodel.transfer.store import StoreWays
+from pdmodel.workload.request import CacheTier, Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Got:
+    """What one decode rank gets of what one prefill rank put. ``put_share``: of these bytes, those put for it alone."""
+
+    source_rank: int
+    destination_rank: int
+    shares: Mapping[Part, float]
+    put_share: float
+    put_object_bytes: float
+    get_object_bytes: float
+    name: str
+
+
+def store_sends(
+    resolved: ResolvedScenario,
+    request: Request,
+    lane: str,
+    placement: Placement,
+    chunks: Sequence[ChunkMarks],
+    *,
+    ways: StoreWays,
+    timeline: Timeline,
+) -> list[Flow]:
+    """Send flows of a request through the store, one per (rank that puts, rank that gets).
+
+    Objects are pages of all layers, so nothing is put before its chunk ends. What the store has already is got and not
+    put: the tokens cached there, and every cached token where new KV is written into it. A byte that several decode
+    ranks get is put once: copies of KV heads share their put, a latent is put by rank 0 alone.
+
+    The lease of a flow: from its first release to its last on the clock without KV, and one lease for each batch of the
+    last chunk, as each batch asks for its own.
+    """
+    kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
+    start_s = _starts(timeline, lane)
+    found = []
+    for got in _gets(resolved, request, kv):
+        source, target = placement.gpus[got.source_rank], resolved.decode.gpus[got.destination_rank]
+        box, other = resolved.prefill_box, resolved.decode_box
+        objects = got.put_object_bytes, got.get_object_bytes
+        for label, release in _releases(resolved, request, chunks, _of(kv, got.shares)):
+            size = sum(step for _, step in release)
+            if not size:
+                continue
+            put_share = 0.0 if label else got.put_share
+            found.append(
+                Flow(
+                    name=f"{request.name}/send/{box.node}{source}>{other.node}{target}{got.name}{label}",
+                    kind=FlowKind.SEND,
+                    request=request.name,
+                    lane=lane,
+                    source=box.port_name("store") if label else box.port_name(box.gpu(source)),
+                    destination=other.port_name(other.gpu(target)),
+                    routes=(ways.send(source, target, put_share, objects),),
+                    release=release,
+                    due=((chunks[-1].end, size),),
+                    lease_s=_lease_s(ways, release, start_s, got.get_object_bytes),
+                )
+            )
+    return found
+
+
+def _gets(resolved: ResolvedScenario, request: Request, kv: Sequence[LayerKv]) -> Iterator[_Got]:
+    parts = parts_of(resolved, request)
+    taken: dict[tuple[int, int | None], float] = defaultdict(float)
+    for part in parts:
+        for (heads, grows), share in part.shares:
+            if grows or not _grows(kv, heads):
+                taken[0 if heads is None else part.source_rank, heads] += share
+    for part in parts:
+        kinds = dict.fromkeys(heads for (heads, _), _ in part.shares)
+        for heads in kinds:
+            rank = 0 if heads is None else part.source_rank
+            held = rank_shares(resolved, kv, rank)
+            yield _Got(
+                source_rank=rank,
+                destination_rank=part.destination_rank,
+                shares={key: share for key, share in part.shares if key[0] == heads},
+                put_share=min(1.0, held[heads] / taken[rank, heads]),
+                put_object_bytes=page_bytes(resolved, kv, {heads: held[heads]}),
+                get_object_bytes=_page_of(resolved, kv, part, heads),
+                name="" if len(kinds) == 1 else f"/{'latent' if heads is None else f'{heads}_heads'}",
+            )
+
+
+def _grows(kv: Sequence[LayerKv], heads: int | None) -> bool:
+    return any(part.bytes_per_token and part.heads == heads for part in kv)
+
+
+def _page_of(resolved: ResolvedScenario, kv: Sequence[LayerKv], part: Parts, heads: int | None) -> float:
+    share = dict(part.shares).get((heads, True), 0.0)
+    return page_bytes(resolved, kv, {heads: share})
+
+
+def _of(kv: Sequence[LayerKv], shares: Mapping[Part, float]) -> list[LayerKv]:
+    return [one.scaled(shares.get((one.heads, True), 0.0), shares.get((one.heads, False), 0.0)) for one in kv]
+
+
+def _releases(
+    resolved: ResolvedScenario, request: Request, chunks: Sequence[ChunkMarks], kv: Sequence[LayerKv]
+) -> Iterator[tuple[str, Steps]]:
+    """What is put and got, and under a label of its own what is only got."""
+    cache = resolved.spec.cache
+    all_stored = cache.write_policy is not None and cache.write_to is CacheTier.STORE
+    stored = request.cached_tokens if all_stored else request.cached_by(CacheTier.STORE)
+    tokens = [new for new, _ in request.chunks(resolved.spec.prefill.chunk_tokens)]
+    resident = 0 if all_stored else request.cached_by(CacheTier.HBM)
+    early, after = resolved.early_send, resolved.release_after
+    put = request.cached_tokens - stored
+    yield "", release_steps(chunks, tokens, put, kv, after, early_send=early, resident_tokens=resident)
+    growing = [replace(one, constant_bytes=0.0) for one in kv]
+    none = [0] * len(tokens)
+    yield "/stored", release_steps(chunks, none, stored, growing, after, early_send=early, resident_tokens=stored)
+
+
+def _starts(timeline: Timeline, lane: str) -> list[float]:
+    """When each phase of a lane starts on the clock without KV, and when the last one ends [s]."""
+    k = next(k for k, one in enumerate(timeline.lanes) if one.name == lane)
+    start, end, _ = phase_times(timeline.clock, k, [phase.not_before_s for phase in timeline.lanes[k].phases])
+    return [*start.tolist(), float(end[-1])]
+
+
+def _lease_s(ways: StoreWays, release: Steps, start_s: Sequence[float], object_bytes: float) -> float | None:
+    if math.isinf(ways.store.lease_s):
+        return None
+    last, size = release[-1]
+    objects = math.ceil(size / object_bytes) if object_bytes else 1
+    batches = math.ceil(objects / ways.store.constants.batch_objects)
+    return start_s[last] - start_s[release[0][0]] + batches * ways.store.lease_s

@@ -1,8 +1,9 @@
 """Posting threads and message rates as ports: what descriptors cost, in the bytes that pieces of 64 KiB would be.
 
-A rank posts at most W / tau descriptors a second, a NIC takes at most mu work requests. In bytes of pieces of
-`REFERENCE_BYTES` = R each that is W R / tau and mu R; bytes that travel in descriptors of mean length r count R / r of
-themselves there. Programs, replays and prices then treat both like any link.
+A rank posts at most W / tau descriptors a second; the queue pairs that it has on a NIC take at most mu work requests.
+In bytes of pieces of `REFERENCE_BYTES` = R each that is W R / tau and mu R; bytes that travel in descriptors of mean
+length r count R / r of themselves there. Programs, replays and prices then treat both like any link. Ranks are
+processes: each has its own threads, and on each NIC its own queue pairs.
 """
 
 from __future__ import annotations
@@ -76,10 +77,11 @@ class Posting:
             )
             charges[port] = REFERENCE_BYTES * pieces.descriptors / pieces.size_bytes
         port = self._port(
-            f"{nic.rsplit('/', 1)[0]}/messages",
+            box.port_name(box.gpu(gpu), nic.split("/")[1], "messages"),
             PortKind.MESSAGES,
             constants.messages_per_s * REFERENCE_BYTES,
-            f"{constants.messages_per_s / 1e6:.3g} million work requests/s of this NIC, as bytes of 64 KiB requests",
+            f"{constants.messages_per_s / 1e6:.3g} million work requests/s of this rank's queue pairs on the NIC, "
+            "as bytes of 64 KiB requests",
         )
         charges[port] = REFERENCE_BYTES * requests / pieces.size_bytes
         return replace(route, ports={**route.ports, **charges})

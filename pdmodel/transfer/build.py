@@ -43,7 +43,8 @@ def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers
                 continue
             found += sends(resolved, request, lane_name, placement, chunks, routes=routes, posting=posting)
     flows, ports = posting.settled(found, routes.capacity)
-    flows, ports = (*flows, *tiers), (*ports, *(ways.ports if ways else ()))
+    more, limits = ways.settled(tiers, routes.capacity) if ways else (tiers, ())
+    flows, ports = (*flows, *more), (*ports, *limits)
     return Transfers(flows, ports, (*gpu_pools(resolved, marks_of, flows), *host_pools(resolved, flows)))
 
 

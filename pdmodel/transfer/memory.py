@@ -146,10 +146,10 @@ def _held(
 ) -> list[Appears]:
     """What a prefill rank holds of a request, chunk by chunk."""
     lane, chunks = where
-    heads = {part.heads for part in kv}
+    heads = {part.heads for part in kv if part.bytes_per_token or part.constant_bytes}
     share = {one: source_layout(resolved, one).holdings()[rank].share for one in heads}
-    per_token = sum(part.bytes_per_token * share[part.heads] for part in kv)
-    constant = sum(part.constant_bytes * share[part.heads] for part in kv)
+    per_token = sum(part.bytes_per_token * share.get(part.heads, 0.0) for part in kv)
+    constant = sum(part.constant_bytes * share.get(part.heads, 0.0) for part in kv)
     found = []
     for number, (new, before) in enumerate(request.chunks(resolved.spec.prefill.chunk_tokens)):
         size = new * per_token + (before * per_token + constant if number == 0 else 0.0)

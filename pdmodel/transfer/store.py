@@ -6,7 +6,7 @@ the ports of all: each copy follows the one before piece by piece, with perfect 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pdmodel.costs.nic_choice import nic_order
@@ -28,6 +28,8 @@ from pdmodel.hardware.topology import Box
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.scenario import StorePlace
 from pdmodel.tiers import Store
+from pdmodel.transfer.flows import Flow
+from pdmodel.transfer.posting import never_binds
 from pdmodel.units import US
 
 
@@ -112,6 +114,22 @@ class StoreWays:
         return replace(merge(*parts, name=">store>".join(part.name for part in parts)), fifo=False)
 
     # ---- ports ---------------------------------------------------------------------------------------------------
+    def settled(self, flows: Sequence[Flow], known: Mapping[str, float]) -> tuple[tuple[Flow, ...], tuple[Port, ...]]:
+        """Flows and the ports that can hold one up; calls for objects that others always outlast are dropped.
+
+        ``known``: capacity of the ports of the boxes [byte/s].
+        """
+        capacity = dict(known) | {name: port.capacity_bytes_per_s for name, port in self._ports.items()}
+        others = {name for name in capacity if name not in self._ports or self._ports[name].kind is PortKind.STORE}
+        routes = [route for flow in flows for route in flow.routes]
+        idle = set()
+        for name in self._ports.keys() - others:
+            mine = [route for route in routes if name in route.ports]
+            if not mine or never_binds(name, mine, others, capacity):
+                idle.add(name)
+        slim = tuple(replace(flow, routes=tuple(_without(route, idle) for route in flow.routes)) for flow in flows)
+        return slim, tuple(port for name, port in self._ports.items() if name not in idle)
+
     def _fabric(self) -> tuple[Route, ...]:
         fabric = self._resolved.fabric
         return () if fabric is None else (Route("", {fabric.name: 1.0}, {fabric.name: ("wire",)}),)
@@ -134,6 +152,12 @@ class StoreWays:
             self._ports[name] = Port(name, PortKind.POSTING, rate, source=store.constants.source, note=note)
             extra[name] = REFERENCE_BYTES / object_bytes
         return merge(way, Route("", extra, dict.fromkeys(extra, ("client",)))) if extra else way
+
+
+def _without(route: Route, ports: set[str]) -> Route:
+    if not route.ports.keys() & ports:
+        return route
+    return replace(route, ports={name: share for name, share in route.ports.items() if name not in ports})
 
 
 def nics_of_memory(box: Box, socket: str, allowed: Sequence[int]) -> tuple[int, ...]:

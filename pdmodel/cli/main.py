@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from pdmodel import __version__
-from pdmodel.cli import calibrate, cost, hardware, importing, llm, plan, scenario, verify
+from pdmodel.cli import calibrate, cost, engine, hardware, importing, llm, plan, scenario, verify
 from pdmodel.cli.options import DebugOption, NoColourOption, reset, state
 from pdmodel.errors import PdmodelError
 
@@ -35,6 +35,7 @@ app.add_typer(calibrate.app, name="calibrate", rich_help_panel="Costs")
 app.add_typer(scenario.app, name="scenario", rich_help_panel="Inputs")
 app.add_typer(hardware.app, name="hardware", rich_help_panel="Inputs")
 app.add_typer(llm.app, name="llm", rich_help_panel="Inputs")
+app.add_typer(engine.app, name="engine", rich_help_panel="Inputs")
 app.add_typer(importing.app, name="import", rich_help_panel="Inputs")
 
 

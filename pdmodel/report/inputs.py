@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WHAT_NEXT = {
     "hardware": "pdmodel hardware show NAME",
     "llm": "pdmodel llm show NAME",
+    "engine": "pdmodel engine show NAME, pdmodel engine compare SCENARIO",
     "scenario": "pdmodel plan NAME",
 }
 

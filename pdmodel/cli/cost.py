@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdmodel.cli import cost_kv
+from pdmodel.cli import cost_kv, cost_tier
 from pdmodel.cli.options import DebugOption, FormatOption, NoColourOption, OutputOption, resolved_format
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Evaluate one cost: a collective, an exchange, a step, a KV transfer.")
 app.command(cost_kv.NAME, epilog=cost_kv.EPILOG)(cost_kv.kv_transfer)
+app.command(cost_tier.NAME, epilog=cost_tier.EPILOG)(cost_tier.kv_tier)
 
 HardwareOption = Annotated[
     str, typer.Option("--hardware", metavar="BOX", help="Name of a known profile (pdmodel hardware list), or a path.")

@@ -295,7 +295,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class ThroughStore:
-    """When KV is on the decode side, from the start of the prefill, by each way [s], each slower than the one before.
+    """When KV is on the decode side, from the start of the prefill, by each way [s].
 
     ``by_layer_s``, ``by_chunk_s``: direct writes of layers and of chunks. ``copied_s``: through the store, bytes alone,
     a chunk is got while the next one is put. ``forwarded_s``: with calls and objects. ``after_put_s``: the gets begin
@@ -323,13 +323,13 @@ class ThroughStore:
 
     @property
     def lost_overlap_s(self) -> float:
-        """The part of it that was hidden before: layers wait for their chunk, gets for the last put [s]."""
-        return (self.by_chunk_s - self.by_layer_s) + (self.after_put_s - self.forwarded_s)
+        """The part of it that gets beside compute would hide: they wait for the last put [s]."""
+        return self.after_put_s - self.forwarded_s
 
     @property
     def second_copy_s(self) -> float:
-        """The part of it that comes from moving every byte twice, less the set-up of a direct transfer [s]."""
-        return self.copied_s - self.by_chunk_s
+        """The part of it that comes from whole chunks, each moved twice, less the set-up of a direct write [s]."""
+        return self.copied_s - self.by_layer_s
 
     @property
     def control_s(self) -> float:
@@ -361,31 +361,36 @@ def through_store(chunks: Sequence[Chunk], ways: Ways) -> ThroughStore:
         raise InputError(f"{ways.layers} layers, a set-up of {ways.setup_s:g} s", expected="1 or more, 0 or more")
     constants, compute = ways.constants, [chunk.compute_s for chunk in chunks]
     sizes = [chunk.size_bytes for chunk in chunks]
-    puts = [
-        put_terms(
-            chunk.size_bytes - chunk.stored_bytes,
-            chunk.objects - chunk.stored_objects,
-            ways.put_bytes_per_s,
-            constants,
-            replicas=ways.replicas,
-        )
-        for chunk in chunks
-    ]
-    gets = [get_terms(chunk.size_bytes, chunk.objects, ways.get_bytes_per_s, constants) for chunk in chunks]
-    put_times, get_times = [each.time_s for each in puts], [each.time_s for each in gets]
-    bytes_alone = [[each.bytes_s for each in terms] for terms in (puts, gets)]
     pieces = [time / ways.layers for time in compute for _ in range(ways.layers)]
     layers = [size / ways.layers for size in sizes for _ in range(ways.layers)]
+    # What the store has already can be got at once: a piece that is neither computed nor put.
+    parts = [part for chunk in chunks for part in _parts(chunk)]
+    puts = [
+        put_terms(size, objects, ways.put_bytes_per_s, constants, replicas=ways.replicas)
+        if put
+        else StoreTerms(0.0, 0.0, 0.0, 0)
+        for _, size, objects, put in parts
+    ]
+    gets = [get_terms(size, objects, ways.get_bytes_per_s, constants) for _, size, objects, _ in parts]
+    stages = [[part[0] for part in parts], [each.time_s for each in puts], [each.time_s for each in gets]]
+    bytes_alone = [[each.bytes_s for each in terms] for terms in (puts, gets)]
     return ThroughStore(
         prefill_s=sum(compute),
         by_layer_s=ways.setup_s + completion_s(pieces, layers, ways.direct_bytes_per_s),
         by_chunk_s=ways.setup_s + completion_s(compute, sizes, ways.direct_bytes_per_s),
-        copied_s=flow_shop_s([compute, *bytes_alone]),
-        forwarded_s=flow_shop_s([compute, put_times, get_times]),
-        after_put_s=flow_shop_s([compute, put_times]) + sum(get_times),
+        copied_s=flow_shop_s([stages[0], *bytes_alone]),
+        forwarded_s=flow_shop_s(stages),
+        after_put_s=flow_shop_s(stages[:2]) + sum(stages[2]),
         puts=_together(puts),
         gets=_together(gets),
     )
+
+
+def _parts(chunk: Chunk) -> list[tuple[float, float, int, bool]]:
+    """Time to compute, bytes, objects of what the store has of a chunk and of what it has not; whether it is put."""
+    found = [(0.0, chunk.stored_bytes, chunk.stored_objects, False)] if chunk.stored_objects else []
+    rest = chunk.size_bytes - chunk.stored_bytes, chunk.objects - chunk.stored_objects
+    return [*found, (chunk.compute_s, *rest, True)]
 
 
 def _together(terms: Sequence[StoreTerms]) -> StoreTerms:

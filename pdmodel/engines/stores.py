@@ -54,11 +54,14 @@ class StoreBackend(Spec):
     replicas: Fact[PositiveInt]
 
     @model_validator(mode="after")
-    def _sources_exist(self) -> Self:
+    def _is_whole(self) -> Self:
         for name, fact in self:
             if isinstance(fact, Fact) and fact.source not in self.sources:
                 message = f"{name} names the source {fact.source!r}, which is not in sources"
                 raise ValueError(message)
+        if self.reach.value is Reach.LOCAL and (self.read_gb_per_s is None or self.write_gb_per_s is None):
+            message = "disks of the box need read_gb_per_s and write_gb_per_s: no port of a profile limits them"
+            raise ValueError(message)
         return self
 
     @property

@@ -35,6 +35,7 @@ from pdmodel.timeline import residual
 from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
 from pdmodel.timeline.residual import PiecewiseConstant
+from pdmodel.transfer.prefetch import settled
 from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall, price_of_prefill
 
 ScenarioLike = str | os.PathLike[str] | Scenario | ResolvedScenario
@@ -147,6 +148,7 @@ def answer(decided: Decided) -> Plan:
 
 
 def _resolved(scenario: ScenarioLike) -> ResolvedScenario:
-    if isinstance(scenario, ResolvedScenario):
-        return scenario
-    return resolve_scenario(scenario) if isinstance(scenario, Scenario) else load_scenario(scenario)
+    """What it means, with what a prefetch does not bring in time computed again."""
+    if isinstance(scenario, Scenario):
+        scenario = resolve_scenario(scenario)
+    return settled(scenario if isinstance(scenario, ResolvedScenario) else load_scenario(scenario))

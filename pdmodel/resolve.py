@@ -45,7 +45,8 @@ class ResolvedScenario:
 
     ``prefill`` has one placement per instance, ``decode`` is the one decode instance. ``requests`` are in order of
     instance and arrival. ``nics`` are those in use on either side. ``ports`` are those of both boxes and the fabric,
-    with the scenario's own guards and NIC rate.
+    with the scenario's own guards and NIC rate. ``prefetch_settled``: tokens that a prefetch does not bring in time are
+    among the new ones (`pdmodel.transfer.prefetch.settled`).
     """
 
     spec: Scenario
@@ -64,6 +65,7 @@ class ResolvedScenario:
     store: Store | None = None
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    prefetch_settled: bool = False
 
     @property
     def through(self) -> Through:

@@ -77,7 +77,7 @@ def settled(resolved: ResolvedScenario) -> ResolvedScenario:
 
     Parameters
     ----------
-    resolved: a scenario as it was looked up; not one that was settled.
+    resolved: a scenario as it was looked up; one that was settled stays as it is.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def settled(resolved: ResolvedScenario) -> ResolvedScenario:
     """
     ways = StoreWays.of(resolved)
     wanted = [request for request in resolved.requests if request.cached_by(CacheTier.STORE)]
-    if ways is None or not wanted:
+    if ways is None or not wanted or resolved.prefetch_settled:
         return resolved
     alone = {request.name: _fetched(resolved, request, ways, 0.0) for request in wanted}
     known, found = _cut(resolved, alone), alone
@@ -107,7 +107,7 @@ def settled(resolved: ResolvedScenario) -> ResolvedScenario:
         before, known = known, _cut(resolved, found)
         if known.requests == before.requests:
             break
-    return replace(known, warnings=(*resolved.warnings, *_warnings(resolved, found)))
+    return replace(known, warnings=(*resolved.warnings, *_warnings(resolved, found)), prefetch_settled=True)
 
 
 def queueing_s(resolved: ResolvedScenario) -> Mapping[str, float]:

@@ -11,6 +11,8 @@ from pdmodel.resolve import ResolvedScenario, prices
 from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.build import build_transfers
+from pdmodel.transfer.flows import Transfers
+from pdmodel.transfer.prefetch import is_prefetch
 
 
 def scenario_record(resolved: ResolvedScenario) -> tuple[Timeline, AllocationData]:
@@ -23,7 +25,13 @@ def scenario_record(resolved: ResolvedScenario) -> tuple[Timeline, AllocationDat
 
 
 def earliest_record(resolved: ResolvedScenario, timeline: Timeline) -> AllocationData:
-    """The record with every flow released when its bytes exist: what the ports allow, whatever the engine does."""
+    """The record with every flow released when its bytes exist: what the ports allow, whatever the engine does.
+
+    Without prefetches from a store: a request waits for them by its own policy, so the clock without them is no due
+    time of theirs. Memory is left out.
+    """
     transfer = resolved.spec.transfer.model_copy(update={"release_after": ReleaseAfter.KV_WRITE, "early_send": True})
     eager = replace(resolved, spec=resolved.spec.model_copy(update={"transfer": transfer}))
-    return AllocationData.build(timeline, build_transfers(eager, timeline), prices(eager))
+    found = build_transfers(eager, timeline)
+    flows = tuple(flow for flow in found.flows if not is_prefetch(flow))
+    return AllocationData.build(timeline, Transfers(flows, found.ports), prices(eager))

@@ -68,6 +68,11 @@ def prefetches(
     return found
 
 
+def is_prefetch(flow: Flow) -> bool:
+    """Whether a flow goes from the store into host memory."""
+    return flow.kind is FlowKind.LOAD and flow.destination.endswith("/host_memory")
+
+
 # ---- how much a request waits for ------------------------------------------------------------------------------------
 def settled(resolved: ResolvedScenario) -> ResolvedScenario:
     """The scenario with what a prefetch will not have brought computed again, and a warning that says so.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,12 +13,15 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import bound_prices, certified, lower_bound, single_port
 from pdmodel.allocation.solution import Solution, SolvePath
 from pdmodel.answer import SolverResult
+from pdmodel.errors import SolverError
 from pdmodel.replay.engine import simulate
+from pdmodel.replay.memory import PoolTrace, memory_trace
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import (
     BYTES_OVER_BANDWIDTH,
     NO_KV,
     RESIDUAL_EDF,
+    SENDS_FIRST,
     SIMPLE,
     STRICT,
     UNMANAGED,
@@ -27,6 +30,8 @@ from pdmodel.replay.policies import (
 )
 from pdmodel.replay.search import UNKNOWN, Band, band, best_cap
 from pdmodel.timeline.phases import FloatArray
+from pdmodel.transfer.flows import FlowKind
+from pdmodel.units import format_seconds
 from pdmodel.verdict import WORTH, Contest, price_of_prefill, shares_port
 
 ON_TIME = 1e-9
@@ -36,7 +41,11 @@ PROVED = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The plan (a schedule or a simple rule), its recorded replay, and everything it was held against."""
+    """The plan (a schedule or a simple rule), its recorded replay, and everything it was held against.
+
+    ``memory``: the pools over time under the plan. ``broken``: of each candidate, by name, that does not fit its memory
+    or lets a lease expire, why. ``warnings``: what the plan cannot keep.
+    """
 
     policy: Policy
     replay: Replay
@@ -48,17 +57,30 @@ class Choice:
     references: tuple[Replay, ...]
     unmanaged: Band
     band: tuple[Contest, ...]
+    memory: tuple[PoolTrace, ...] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def best_rule(self) -> Replay:
-        """The cheapest policy that needs no plan, `unmanaged` aside; of equally cheap ones the first."""
-        return _least([pair for pair in self.policies if pair[1].policy != UNMANAGED.name])[1]
+        """The cheapest policy that needs no plan, `unmanaged` aside; of equally cheap ones the first.
+
+        One that fits its memory and keeps its leases, if there is one.
+        """
+        rules = [pair for pair in self.policies if pair[1].policy != UNMANAGED.name]
+        return _least([pair for pair in rules if pair[1].policy not in self.broken] or rules)[1]
+
+    @property
+    def overfull(self) -> tuple[PoolTrace, ...]:
+        """The pools that the plan does not fit."""
+        return tuple(pool for pool in self.memory if not pool.fits)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     path: SolvePath
     solution: Solution | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def choose(
@@ -90,18 +112,21 @@ def choose(
     tried = _simple(data, unmanaged.at(*centre), centre, with_cap=not little)
     found = _fast_path(data, tried, floor, little=little)
     candidates: list[tuple[Policy, Replay]] = list(tried)
-    if found is None:
-        say("solving the program")
-        found, planned = _program(data, centre)
-        candidates += planned
-    elif found.solution is not None:
+    if found is not None and found.solution is not None:
         candidates.append(_planned(data, found.solution, centre))
-    policy, replay = _least(candidates)
+    keeps = Keeps(data, centre)
+    # Memory and leases bind where what is cheapest breaks them: the programs have rows for them.
+    if found is None or keeps.reason(*_least(candidates)):
+        say("solving the program")
+        found, planned = _program(data, keeps)
+        candidates += planned
+    policy, replay = keeps.best(candidates)
     say("replaying the band")
     mine = unmanaged if policy is UNMANAGED else band(data, policy, points)
+    recorded = _replay(data, policy, centre, record=True)
     return Choice(
         policy=policy,
-        replay=_replay(data, policy, centre, record=True),
+        replay=recorded,
         solver=_solver_result(found, policy, replay, floor=floor, wall_s=time.perf_counter() - started),
         shadow_price=_shadow_price(data, found),
         loss=loss_bound(data),
@@ -113,7 +138,49 @@ def choose(
             Contest(u.kv_weight, u.interference, u.replay.cost, p.replay.cost)
             for u, p in zip(unmanaged.points, mine.points, strict=True)
         ),
+        memory=memory_trace(data, recorded),
+        broken={p.name: reason for p, r in (*tried, (policy, replay)) if (reason := keeps.reason(p, r))},
+        warnings=(*found.warnings, *_lost(data, recorded)),
     )
+
+
+class Keeps:
+    """Whether candidates keep to limits that cost nothing until they are broken: memory first, then leases."""
+
+    def __init__(self, data: AllocationData, centre: tuple[float, float]) -> None:
+        self.centre = centre
+        self._data = data
+        self._overfull: dict[int, str] = {}
+
+    def reason(self, policy: Policy, replay: Replay) -> str:
+        """What the candidate breaks, on one line; empty if nothing."""
+        return "; ".join(part for part in (self._memory(policy, replay), *_lost(self._data, replay)) if part)
+
+    def best(self, candidates: Sequence[tuple[Policy, Replay]]) -> tuple[Policy, Replay]:
+        """The cheapest of those that break least: neither limit, a lease, memory."""
+        rank = [(bool(self._memory(policy, replay)), bool(replay.expired)) for policy, replay in candidates]
+        return _least([pair for pair, mine in zip(candidates, rank, strict=True) if mine == min(rank)])
+
+    def _memory(self, policy: Policy, replay: Replay) -> str:
+        if not self._data.memory:
+            return ""
+        if id(replay) not in self._overfull:
+            pools = memory_trace(self._data, replay)
+            if not all(pool.fits for pool in pools) and not replay.segments:
+                # An upper bound does not fit: look closely.
+                pools = memory_trace(self._data, _replay(self._data, policy, self.centre, record=True))
+            self._overfull[id(replay)] = "; ".join(pool.text for pool in pools if not pool.fits)
+        return self._overfull[id(replay)]
+
+
+def _lost(data: AllocationData, replay: Replay) -> tuple[str, ...]:
+    """Leases that a replay does not keep, on one line."""
+    if not replay.expired:
+        return ()
+    first, others = replay.expired[0], len(replay.expired) - 1
+    lease = next(flow.lease_s for flow in data.flows if flow.name == first)
+    more = f" and {others} more" if others else ""
+    return (f"the lease of {first} ({format_seconds(lease or 0.0)}){more} cannot be kept",)
 
 
 def cost_floor(data: AllocationData) -> float:
@@ -134,7 +201,9 @@ def _simple(
 ) -> list[tuple[Policy, Replay]]:
     """The simple rules, replayed; a static cap is searched for where there is something to win."""
     tried: list[tuple[Policy, Replay]] = [(UNMANAGED, unmanaged)]
-    tried += [(rule, _replay(data, rule, centre)) for rule in SIMPLE if rule is not UNMANAGED]
+    writes_back = any(flow.kind is FlowKind.WRITEBACK for flow in data.flows)
+    rules = [rule for rule in SIMPLE if rule is not UNMANAGED] + ([SENDS_FIRST] if writes_back else [])
+    tried += [(rule, _replay(data, rule, centre)) for rule in rules]
     if with_cap:
         cap = best_cap(data, unmanaged, kv_weight=centre[0], interference=centre[1]).policy
         if cap is not None:
@@ -166,24 +235,36 @@ def _fast_path(
 
 
 def _equal_prices(data: AllocationData) -> bool:
-    prices = data.flow_price_per_s
+    prices = data.flow_price_per_s[[flow.kind is not FlowKind.WRITEBACK for flow in data.flows]]
     return bool(np.ptp(prices) <= 1e-12 * prices.max(initial=0.0)) if len(prices) else True
 
 
-def _program(data: AllocationData, centre: tuple[float, float]) -> tuple[_Found, list[tuple[Policy, Replay]]]:
-    """Program E on one lane with one request, else the rounds of program R; every schedule replayed."""
-    if len(data.lanes) == 1 and len(data.requests) == 1:
+def _program(data: AllocationData, keeps: Keeps) -> tuple[_Found, list[tuple[Policy, Replay]]]:
+    """Program E on one lane with one request, else the rounds of program R; every schedule replayed.
+
+    Rows of memory and leases may leave no schedule at all: then simple rules are all there is, and a warning says so.
+    """
+    alone = len(data.lanes) == 1 and len(data.requests) == 1
+    path = SolvePath.PROGRAM_E if alone else SolvePath.PROGRAM_R
+    try:
+        solutions = _solutions(data, alone=alone)
+    except SolverError as error:
+        if not data.memory and all(flow.lease_s is None for flow in data.flows):
+            raise
+        return _Found(path, warnings=(f"no schedule found that fits memory and keeps leases: {error}",)), []
+    replays = [_planned(data, solution, keeps.centre) for solution in solutions]
+    best = keeps.best(replays)
+    return _Found(path, solutions[next(k for k, pair in enumerate(replays) if pair is best)]), replays
+
+
+def _solutions(data: AllocationData, *, alone: bool) -> list[Solution]:
+    if alone:
         from pdmodel.allocation.program_e import solve_elastic
 
-        solutions, path = [solve_elastic(data)], SolvePath.PROGRAM_E
-        replays = [_planned(data, solutions[0], centre)]
-    else:
-        from pdmodel.allocation.program_r import quantum_rounds
+        return [solve_elastic(data)]
+    from pdmodel.allocation.program_r import quantum_rounds
 
-        solutions, path = list(quantum_rounds(data)), SolvePath.PROGRAM_R
-        replays = [_planned(data, solution, centre) for solution in solutions]
-    best = min(range(len(replays)), key=lambda k: replays[k][1].cost)
-    return _Found(path, solutions[best]), replays
+    return list(quantum_rounds(data))
 
 
 def _planned(data: AllocationData, solution: Solution, centre: tuple[float, float]) -> tuple[Policy, Replay]:
@@ -198,7 +279,7 @@ def _least(candidates: Sequence[tuple[Policy, Replay]]) -> tuple[Policy, Replay]
     """The cheapest; of equally cheap ones the first, so that what needs no setting is preferred."""
     least = min(replay.cost for _, replay in candidates)
     tolerance = 1e-9 * abs(least) + 1e-15
-    return next((p, r) for p, r in candidates if r.cost <= least + tolerance)
+    return next(pair for pair in candidates if pair[1].cost <= least + tolerance)
 
 
 def _replay(data: AllocationData, policy: Policy, centre: tuple[float, float], *, record: bool = False) -> Replay:
@@ -231,6 +312,6 @@ def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: floa
             gap=solution.gap,
             variables=solution.variables,
         )
-    if solution is not None and rule:
+    if rule and (solution is not None or found.warnings):
         result = replace(result, path=f"policy:{rule}")
     return result

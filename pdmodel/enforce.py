@@ -171,12 +171,13 @@ def _obstacle(burst: PhaseBurst, engine: EngineSpec, needed_s: float) -> str | N
     """Why nothing can be submitted between the bursts, or not in small pieces; None where it can."""
     if burst.gap_s < needed_s:
         return f"the gap is shorter than the {format_seconds(needed_s)} it takes to see it and post a slice"
-    if burst.flow_kind is not FlowKind.SEND:
+    if not burst.on_nic:
         return None
+    sent = burst.flow_kind is FlowKind.SEND
     if engine.piece.value is not Piece.LAYER:
-        whole = f"{format_bytes(burst.piece_bytes)} a route"
-        return f"{engine.name} submits a whole {engine.piece.value} ({whole}) in one go"
-    if engine.mode.value is Mode.PULL and engine.through.value is KvPath.DIRECT:
+        what = f"a whole {engine.piece.value}" if sent else "what it has of a request"
+        return f"{engine.name} submits {what} ({format_bytes(burst.piece_bytes)} a route) in one go"
+    if sent and engine.mode.value is Mode.PULL and engine.through.value is KvPath.DIRECT:
         return "the decode side reads, and does not see the bursts of the prefill side"
     return None
 

@@ -1,24 +1,28 @@
 """Who can pace what: bursts, gaps and bytes in flight worked by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Gate
-from pdmodel.enforce import applicable, enforceability, phase_bursts, work_requests_within
-from pdmodel.engines.catalog import load_engine
+from pdmodel.enforce import applicable, enforceability, phase_bursts, send_order, settings, work_requests_within
+from pdmodel.engines.catalog import host_knobs, load_engine
+from pdmodel.hardware.ports import Port, PortKind
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.policies import STRICT, UNMANAGED, cap
 
 GB = 1e9
 
 
-def burst_case(*, burst_s=4e-3, gap_s=4e-3, guard=0.05, layers=4, kind="send"):
+def burst_case(*, burst_s=4e-3, gap_s=4e-3, guard=0.05, layers=4, kind="send", after_prefill=False):
     """Layers of compute and a collective on one 50 GB/s port; KV of each layer is 8 MB."""
     phases = []
     for _ in range(layers):
         phases += [{"duration": gap_s, "bytes": {}}, {"duration": burst_s, "bytes": {"e": 40 * GB * burst_s}}]
-    steps = [[2 * k + 1 if kind == "send" else 2 * k, 8e6] for k in range(layers)]
-    total = [[2 * layers if kind == "send" else 0, 8e6 * layers]]
+    steps = [[2 * k if kind == "load" else 2 * k + 1, 8e6] for k in range(layers)]
+    total = [[0 if kind == "load" else 2 * layers, 8e6 * layers]]
+    steps = total if after_prefill else steps
     return AllocationData.from_dict(
         {
             "ports": {"e": {"capacity": 50 * GB, "guard": guard * 50 * GB}},
@@ -29,9 +33,9 @@ def burst_case(*, burst_s=4e-3, gap_s=4e-3, guard=0.05, layers=4, kind="send"):
                     "name": "f",
                     "kind": kind,
                     "routes": [{"e": 1}],
-                    "release": steps if kind == "send" else total,
-                    "due": total if kind == "send" else steps,
-                    "price": 1.0,
+                    "release": total if kind == "load" else steps,
+                    "due": {"send": total, "load": steps, "writeback": []}[kind],
+                    "price": 0.0 if kind == "writeback" else 1.0,
                     "quantum": None,
                 }
             ],
@@ -137,3 +141,179 @@ def test_a_lane_without_a_collective_has_no_bursts():
         }
     )
     assert phase_bursts(data, load_engine("layerwise")) == ()
+
+
+# ---- what follows from the facts of an engine ------------------------------------------------------------------------
+
+
+def changed(name="layerwise", *, backend=None, **facts):
+    """A shipped engine with other facts (and facts of its backend)."""
+    engine = load_engine(name)
+
+    def fact(old, value):
+        return old.model_copy(update={"value": type(old.value)(value)})
+
+    update = {key: fact(getattr(engine, key), value) for key, value in facts.items()}
+    if backend:
+        update["backend"] = engine.backend.model_copy(update=backend)
+    return engine.model_copy(update=update)
+
+
+def test_who_reads_does_not_see_the_bursts_of_the_other_side():
+    """The same pieces and gaps: an engine that pulls is on the other side of the wire."""
+    _, (found,) = judged(burst_case(), changed(mode="pull"))
+    assert found.gate is Gate.CLASS_ONLY
+    assert "the decode side reads, and does not see the bursts of the prefill side" in found.text
+
+
+def test_a_put_into_a_store_is_submitted_beside_the_bursts():
+    _, (found,) = judged(burst_case(), changed(mode="pull", through="store"))
+    assert found.gate is Gate.GATEABLE
+
+
+def test_fewer_work_requests_need_a_knob_for_them():
+    """TENT posts as the classic engine does; no setting of its work requests is known."""
+    tent = load_engine("mooncake_tent")
+    assert tent.posting.in_flight_bytes == load_engine("layerwise").posting.in_flight_bytes
+    _, (found,) = judged(burst_case(), tent)
+    assert found.gate is Gate.CLASS_ONLY
+    assert "33.6 MB in flight, the guard admits 10 MB a burst" in found.text
+
+
+def test_what_is_sent_after_the_prefill_meets_no_collective_of_its_own():
+    assert judged(burst_case(after_prefill=True), load_engine("vllm_nixl")) == ((), ())
+    unmanaged = simulate(burst_case(after_prefill=True), UNMANAGED)
+    found = applicable([(UNMANAGED, unmanaged)], STRICT, 1.0, (), 1.0)
+    assert (found.policy, found.text) == ("strict", "KV meets no collective: nothing has to be held back")
+
+
+def test_what_is_sent_after_the_prefill_meets_other_instances():
+    case = two_lanes()
+    ((burst,), (found,)) = judged(case, load_engine("tensorrt_llm"))
+    assert burst.burst_s == pytest.approx(4e-3)
+    assert found.gate is Gate.CLASS_ONLY
+    assert "submits a whole request" in found.text
+
+
+def two_lanes():
+    """Lane 0 sends after its prefill; lane 1 runs collectives on the same port meanwhile."""
+
+    def lane(start):
+        phases = []
+        for k in range(4):
+            at = start + 8e-3 * k
+            phases.append({"start": at, "end": at + 4e-3, "duration": 4e-3, "bytes": {}})
+            phases.append({"start": at + 4e-3, "end": at + 8e-3, "duration": 4e-3, "bytes": {"e": 1.6e8}})
+        return {"price": 5.0, "phases": phases}
+
+    return AllocationData.from_dict(
+        {
+            "ports": {"e": {"capacity": 50 * GB, "guard": 2.5 * GB}},
+            "lanes": [lane(0.0), lane(16e-3)],
+            "flows": [
+                {
+                    "name": "f",
+                    "kind": "send",
+                    "lane": 0,
+                    "routes": [{"e": 1}],
+                    "release": [[8, 3.2e7]],
+                    "due": [[8, 3.2e7]],
+                    "price": 1.0,
+                    "quantum": None,
+                }
+            ],
+        }
+    )
+
+
+def test_a_buffer_is_submitted_at_a_time():
+    """16 MB of a request of 32 MB are packed into the buffer."""
+    whole, packed = (changed("tensorrt_llm", staging_bytes=size) for size in (0, 16_000_000))
+    assert [phase_bursts(two_lanes(), engine)[0].piece_bytes for engine in (whole, packed)] == [32e6, 16e6]
+
+
+def test_write_backs_follow_the_write_policy():
+    case = burst_case(burst_s=1e-3, kind="writeback")
+    _, (found,) = judged(case, load_engine("sglang_mooncake"))
+    assert found.phase_kind.endswith("beside write-backs")
+    assert found.gate is Gate.NEITHER
+    assert "--hicache-write-policy says when they are made" in found.text
+    _, (bare,) = judged(case, load_engine("layerwise"))
+    assert "smaller copies, submitted later, would" in bare.text
+
+
+def test_a_policy_that_writes_back_last_is_a_setting():
+    engine = load_engine("sglang_mooncake")
+    rule = replace(UNMANAGED, name="later", writebacks_last=True)
+    (line,) = settings((), (), (), engine=engine, host=host_knobs(), policy=rule, nic_rate_bytes_per_s=0.0)
+    assert (line.name, line.value, line.side) == ("--hicache-write-policy", "write_back", "P")
+    assert (
+        settings((), (), (), engine=load_engine("layerwise"), host=host_knobs(), policy=rule, nic_rate_bytes_per_s=0.0)
+        == ()
+    )
+
+
+def test_what_a_nic_carries_is_told_by_its_ports():
+    """A load that crosses a NIC's port comes from a store: a class of the NIC can hold it."""
+    case = burst_case(burst_s=1e-3, kind="load")
+    over_nic = replace(case, ports=(replace(case.ports[0], kind=PortKind.NIC_RX),))
+    _, (found,) = judged(over_nic, load_engine("sglang_mooncake"))
+    assert found.gate is Gate.CLASS_ONLY
+    assert "submits what it has of a request (8 MB a route) in one go" in found.text
+
+
+def test_posting_threads_slow_a_slice_and_are_no_port_of_a_collective():
+    """Descriptors of 4 KiB at 3.4 us: 64 KiB take 54 us to post, more than a gap of 60 us less 30 us admits."""
+    case = burst_case(gap_s=60e-6)
+    posting = Port("posting", PortKind.POSTING, 65536 / 3.4e-6)
+    slow = replace(
+        case,
+        ports=(*case.ports, posting),
+        flows=tuple(
+            replace(flow, routes=tuple(replace(route, ports={**route.ports, "posting": 16.0}) for route in flow.routes))
+            for flow in case.flows
+        ),
+    )
+    engine = load_engine("layerwise")
+    (quick, posted) = (phase_bursts(data, engine)[0] for data in (case, slow))
+    assert posted.rate_bytes_per_s == pytest.approx(4096 / 3.4e-6)
+    assert posted.guard_bytes == quick.guard_bytes
+    _, (found,) = judged(slow, engine)
+    assert found.gate is Gate.CLASS_ONLY
+    assert found.needed_s == pytest.approx(30e-6 + 16 * 3.4e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "gate", "text"),
+    [
+        ("layerwise", Gate.GATEABLE, "may submit the urgent request first"),
+        ("sglang_mooncake", Gate.NEITHER, "up to 4 requests at a time, in order of arrival"),
+        ("tensorrt_llm", Gate.NEITHER, "one request at a time, in order of arrival"),
+    ],
+)
+def test_whose_sends_go_first(name, gate, text):
+    (found,) = send_order(two_requests(), load_engine(name))
+    assert (found.gate, found.phase_kind) == (gate, "sends beside sends of other requests")
+    assert text in found.text
+
+
+def test_classes_of_the_transfer_engine_order_requests():
+    """SGLang over TENT: the engine submits chunks, and TENT sorts them."""
+    tent = load_engine("mooncake_tent").backend
+    (found,) = send_order(two_requests(), load_engine("sglang_mooncake").model_copy(update={"backend": tent}))
+    assert found.gate is Gate.GATEABLE
+    assert found.text == (
+        "mooncake_tent keeps 3 levels among its own transfers, the earliest deadline first; what waits for 10 ms "
+        "moves up one"
+    )
+
+
+def test_one_request_has_no_order():
+    assert send_order(burst_case(), load_engine("sglang_mooncake")) == ()
+    assert send_order(burst_case(kind="load"), load_engine("sglang_mooncake")) == ()
+
+
+def two_requests():
+    case = burst_case()
+    (flow,) = case.flows
+    return replace(case, flows=(flow, replace(flow, name="g", request="another")))

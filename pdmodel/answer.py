@@ -52,7 +52,8 @@ class Bound:
 class Times:
     """Times of the plan's replay, worst request [s]. ``prefill_no_kv_s`` is the clock without KV.
 
-    ``control_s`` is the control plane's part of ``ttft_s`` and ``decode_stall_s``: what no schedule changes.
+    ``control_s`` is the control plane's part of ``ttft_s`` (and all but the store's query of ``decode_stall_s``): what
+    no schedule changes.
     """
 
     prefill_s: float
@@ -243,7 +244,11 @@ class SolverResult:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole answer. ``data`` and ``replay`` carry the evidence for plots and checks; they are not in the JSON."""
+    """The whole answer. ``data`` and ``replay`` carry the evidence for plots and checks; they are not in the JSON.
+
+    ``hand_offs_in_flight``: those that the decode side has memory for beside its running requests, for the longest
+    prompt (None: it reserves nothing).
+    """
 
     scenario: str
     purpose: str
@@ -268,4 +273,5 @@ class Plan:
     missed_deadlines: tuple[str, ...] = ()
     reuse: tuple[ReuseResult, ...] = ()
     memory: tuple[MemoryResult, ...] = ()
+    hand_offs_in_flight: int | None = None
     schema_version: int = SCHEMA_VERSION

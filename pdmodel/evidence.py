@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from pdmodel.resolve import ResolvedScenario
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.phases import FloatArray, Timeline
 from pdmodel.transfer.flows import FlowKind
+from pdmodel.transfer.memory import memory_notes
 from pdmodel.units import GB, MS, format_rate, format_seconds
 from pdmodel.verdict import no_kv_prefill_s, port_shortfall
 
@@ -54,20 +56,36 @@ def bound_of(data: AllocationData, choice: Choice) -> Bound:
     return Bound(most, together, share, ratio, port, "; ".join(parts))
 
 
-def times_of(data: AllocationData, replay: Replay, control: FloatArray) -> Times:
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What the control plane adds to each request's time to the first token, and of that to its stall, (Q,) [s].
+
+    No schedule changes it, so it is added to the times that are told and to no cost.
+    """
+
+    ttft_s: FloatArray
+    stall_s: FloatArray
+
+    @property
+    def nothing(self) -> Controls:
+        """Of requests whose KV goes nowhere."""
+        return Controls(0.0 * self.ttft_s, 0.0 * self.stall_s)
+
+
+def times_of(data: AllocationData, replay: Replay, control: Controls) -> Times:
     """Times of the worst request, the control plane's included."""
     return Times(
         prefill_s=_worst(replay.prefill_s),
         prefill_no_kv_s=no_kv_prefill_s(data),
-        ttft_s=_worst(replay.ttft_s + control),
-        decode_stall_s=_worst(replay.decode_stall_s + control),
+        ttft_s=_worst(replay.ttft_s + control.ttft_s),
+        decode_stall_s=_worst(replay.decode_stall_s + control.stall_s),
         load_stall_s=_worst(replay.load_stall_s),
         prefill_slowdown_s=_worst(replay.prefill_slowdown_s),
-        control_s=_worst(control),
+        control_s=_worst(control.ttft_s),
     )
 
 
-def policies_of(choice: Choice, control: FloatArray) -> tuple[PolicyResult, ...]:
+def policies_of(choice: Choice, control: Controls) -> tuple[PolicyResult, ...]:
     """Every policy that was tried, `unmanaged` with its band, and the plan."""
     rows = [
         policy_result(
@@ -81,29 +99,30 @@ def policies_of(choice: Choice, control: FloatArray) -> tuple[PolicyResult, ...]
     return (*rows, policy_result(choice.replay, control, name="plan"))
 
 
-def references_of(choice: Choice, control: FloatArray) -> tuple[PolicyResult, ...]:
+def references_of(choice: Choice, control: Controls) -> tuple[PolicyResult, ...]:
     """Figures to compare with; they never compete. Without KV nothing is handed over."""
     return tuple(
-        policy_result(replay, 0.0 * control if replay.policy == NO_KV.name else control) for replay in choice.references
+        policy_result(replay, control.nothing if replay.policy == NO_KV.name else control)
+        for replay in choice.references
     )
 
 
 def policy_result(
-    replay: Replay, control: FloatArray, band: Band | None = None, *, name: str = "", note: str = ""
+    replay: Replay, control: Controls, band: Band | None = None, *, name: str = "", note: str = ""
 ) -> PolicyResult:
     """One row of the policies table."""
     return PolicyResult(
         name=name or replay.policy,
-        ttft_s=_worst(replay.ttft_s + control),
+        ttft_s=_worst(replay.ttft_s + control.ttft_s),
         prefill_s=_worst(replay.prefill_s),
         prefill_slowdown_s=_worst(replay.prefill_slowdown_s),
-        decode_stall_s=_worst(replay.decode_stall_s + control),
+        decode_stall_s=_worst(replay.decode_stall_s + control.stall_s),
         load_stall_s=_worst(replay.load_stall_s),
         cost=replay.cost,
         cost_low=band.favourable.replay.cost if band else None,
         cost_high=band.unfavourable.replay.cost if band else None,
-        ttft_low_s=_worst(band.favourable.replay.ttft_s + control) if band else None,
-        ttft_high_s=_worst(band.unfavourable.replay.ttft_s + control) if band else None,
+        ttft_low_s=_worst(band.favourable.replay.ttft_s + control.ttft_s) if band else None,
+        ttft_high_s=_worst(band.unfavourable.replay.ttft_s + control.ttft_s) if band else None,
         note="; ".join(part for part in (note, *replay.diagnostics) if part),
     )
 
@@ -223,7 +242,7 @@ def assumed_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScena
         lines.append(
             "arbitration of a full port between a collective and KV: 1 : 1 per input link, band 1 : 2 to 2 : 1"
         )
-    lines += [*timeline.assumed, *resolved.assumed]
+    lines += [*timeline.assumed, *resolved.assumed, *(memory_notes(resolved) if data.memory else ())]
     if resolved.spec.prices.user_gpus is None and any(r.user_price_gpus is None for r in resolved.requests):
         lines.append("a waiting user costs decode GPUs / max_running_requests")
     return tuple(dict.fromkeys(lines))

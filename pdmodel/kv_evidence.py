@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import MemoryResult
+from pdmodel.engines.spec import Preallocate
 from pdmodel.errors import InputError
-from pdmodel.replay.memory import memory_trace
+from pdmodel.evidence import Controls
+from pdmodel.replay.memory import PoolTrace
 from pdmodel.replay.outcome import Replay
 from pdmodel.resolve import ResolvedScenario
-from pdmodel.scenario import Through
-from pdmodel.timeline.phases import FloatArray
+from pdmodel.transfer.control import control
 from pdmodel.transfer.flows import MemoryKind
-from pdmodel.units import US
-from pdmodel.workload.request import CacheTier
+from pdmodel.transfer.memory import hand_off_cap
 
 REMEDIES = {
     MemoryKind.PREFILL_HBM: (
@@ -33,36 +35,31 @@ REMEDIES = {
 }
 
 
-def memory_of(resolved: ResolvedScenario, data: AllocationData, replay: Replay) -> tuple[MemoryResult, ...]:
+def memory_of(resolved: ResolvedScenario, pools: Sequence[PoolTrace]) -> tuple[MemoryResult, ...]:
     """What each pool of memory holds at the most under the plan.
 
     Raises `InputError` where that is more than it has: pool, peak, capacity, when, and what mends it.
     """
-    traces = memory_trace(data, replay)
-    over = [trace for trace in traces if not trace.fits]
+    over = [pool for pool in pools if not pool.fits]
     if over:
-        worst = max(over, key=lambda trace: trace.peak_bytes / trace.capacity_bytes)
+        worst = max(over, key=lambda pool: pool.peak_bytes / pool.capacity_bytes)
         path, remedies = REMEDIES[worst.kind]
         raise InputError(f"the plan does not fit: {worst.text}", file=resolved.file, path=path, expected=remedies)
     return tuple(
-        MemoryResult(one.name, one.kind.value, one.capacity_bytes, one.peak_bytes, one.peak_s, one.at) for one in traces
+        MemoryResult(one.name, one.kind.value, one.capacity_bytes, one.peak_bytes, one.peak_s, one.at) for one in pools
     )
 
 
-def control_s(resolved: ResolvedScenario, data: AllocationData) -> FloatArray:
-    """What the control plane adds to each request's time to the first token, shape (Q,) [s].
+def hand_offs_of(resolved: ResolvedScenario) -> int | None:
+    """Hand-offs that the decode side can take at once; None where its engine reserves nothing for them."""
+    return None if resolved.engine.preallocate.value is Preallocate.NONE else hand_off_cap(resolved)
 
-    Setting the transfer up, and handing the request over after its last byte; asking a store for the prefix, and
-    putting the last of the KV there and asking for it, where it goes through one. No schedule changes it, so it is
-    added to the times that are told and to no cost.
-    """
-    engine, store = resolved.engine, resolved.store
-    hand_over = (engine.posting.request_overhead_us.value + engine.control.hand_over_us.value) * US
-    query = 0.0 if store is None else store.constants.query_rpc_s
-    if store is not None and resolved.through is Through.STORE:
-        hand_over += store.constants.put_rpc_s + query
-    stored = {one.name: query if one.cached_by(CacheTier.STORE) else 0.0 for one in resolved.requests}
-    return np.array([hand_over + stored[request.name] for request in data.requests])
+
+def controls_of(resolved: ResolvedScenario, data: AllocationData) -> Controls:
+    """What the control plane adds to the times of each request, in order of the record's."""
+    by_name = {request.name: control(resolved, request) for request in resolved.requests}
+    found = [by_name[request.name] for request in data.requests]
+    return Controls(np.array([one.total_s for one in found]), np.array([one.after_s for one in found]))
 
 
 def lease_note(replay: Replay) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from pdmodel.evidence import (
     release_note,
     times_of,
 )
-from pdmodel.kv_evidence import control_s, lease_note, memory_of
+from pdmodel.kv_evidence import controls_of, hand_offs_of, lease_note, memory_of
 from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.record import earliest_record, scenario_record
 from pdmodel.replay import engine
@@ -86,7 +86,7 @@ def answer(decided: Decided) -> Plan:
     """The chosen candidate with its verdict and its evidence."""
     found = decided.best
     resolved, timeline, data, choice = found.resolved, found.timeline, found.data, found.choice
-    control, memory = control_s(resolved, data), memory_of(resolved, data, choice.replay)
+    control, memory = controls_of(resolved, data), memory_of(resolved, choice.memory)
     slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
     bound, eager = bound_of(data, choice), earliest_record(resolved, timeline)
     verdict = judge(
@@ -144,6 +144,7 @@ def answer(decided: Decided) -> Plan:
         missed_deadlines=missed_deadlines(data, choice.replay, slack_s),
         reuse=decided.rows,
         memory=memory,
+        hand_offs_in_flight=hand_offs_of(resolved),
     )
 
 

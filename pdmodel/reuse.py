@@ -16,7 +16,6 @@ from pdmodel.answer import ReuseResult
 from pdmodel.choose import Choice, choose, cost_floor
 from pdmodel.record import scenario_record
 from pdmodel.replay.engine import simulate
-from pdmodel.replay.memory import memory_trace
 from pdmodel.replay.policies import RESIDUAL_EDF, STRICT
 from pdmodel.resolve import MOST_PASSES, ResolvedScenario
 from pdmodel.scenario import Reuse
@@ -52,7 +51,7 @@ class Candidate:
     @property
     def fits(self) -> bool:
         """Whether the memory holds it at every moment."""
-        return all(pool.fits for pool in memory_trace(self.data, self.choice.replay))
+        return all(pool.fits for pool in self.choice.memory)
 
 
 @dataclass(frozen=True, slots=True)

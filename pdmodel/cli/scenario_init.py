@@ -53,6 +53,42 @@ CachedOption = Annotated[
     int | None,
     typer.Option("--cached", min=0, metavar="TOKENS", help="Input tokens that are cached.", show_default=False),
 ]
+CachedInOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cached-in",
+        metavar="TIER",
+        help="hbm, host_memory or store; with --isl also tokens of each: hbm=8192,store=4096. Default: host_memory.",
+        show_default=False,
+    ),
+]
+TransferOption = Annotated[
+    str | None,
+    typer.Option(
+        "--transfer",
+        metavar="KEY=VALUE,...",
+        help="Any key of transfer: layout=hnd,page_tokens=16,route_rule=stripe,nics=0+2,through=store.",
+        show_default=False,
+    ),
+]
+TierOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cache",
+        metavar="KEY=VALUE,...",
+        help="Any key of cache: write_policy=write_through,prefetch=timeout,reuse=best.",
+        show_default=False,
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="KEY=VALUE,...",
+        help="Any key of store: backend=mooncake_store,place=remote,replicas=2.",
+        show_default=False,
+    ),
+]
 TraceOption = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Requests of a trace instead of --isl.", show_default=False),
@@ -114,6 +150,7 @@ def init(
     isl: IslOption = None,
     osl: OslOption = None,
     cached: CachedOption = None,
+    cached_in: CachedInOption = None,
     trace: TraceOption = None,
     percentiles: PercentilesOption = None,
     first: FirstOption = None,
@@ -122,6 +159,9 @@ def init(
     chunk: ChunkOption = None,
     instances: InstancesOption = None,
     engine: EngineOption = None,
+    transfer: TransferOption = None,
+    cache: TierOption = None,
+    store: StoreOption = None,
     decode_hardware: DecodeHardwareOption = None,
     weight_dtype: WeightOption = None,
     kv_dtype: KvOption = None,
@@ -133,7 +173,7 @@ def init(
     """Write a scenario: looked up, placed and its timeline built before the file is; what was chosen is listed."""
     from pdmodel.cli.progress import busy
     from pdmodel.cli.render import show
-    from pdmodel.importers.make_scenario import Wish, degrees, inputs_of, make_scenario
+    from pdmodel.importers.make_scenario import Wish, degrees, inputs_of, make_scenario, part, tiers
     from pdmodel.report.export import to_json
     from pdmodel.report.files import check_target, write_whole
     from pdmodel.report.made_scenario import made_document
@@ -142,6 +182,9 @@ def init(
     check_target(output)
     given = {key: value for key, value in (("chunk_tokens", chunk), ("instances", instances)) if value is not None}
     side = given | degrees(prefill, "prefill")
+    lies_in = None if cached_in is None else tiers(cached_in)
+    if isinstance(lies_in, dict):
+        cached = _sum_of(lies_in, cached, trace)
     wish = Wish(
         hardware=hardware,
         llm=llm,
@@ -155,6 +198,10 @@ def init(
         name=name,
         kv_dtype=kv_dtype,
         weight_dtype=weight_dtype,
+        cached_in=lies_in,
+        transfer={} if transfer is None else part(transfer, "transfer"),
+        cache={} if cache is None else part(cache, "cache"),
+        store={} if store is None else part(store, "store"),
     )
     with busy("checking the scenario") as tell:
         made = make_scenario(wish, output, tell)
@@ -162,6 +209,18 @@ def init(
         raise typer.BadParameter("--output is one of the inputs")
     write_whole(output, to_json(made.raw).encode())
     show(made_document(made, output), form)
+
+
+def _sum_of(lies_in: dict[str, object], cached: int | None, trace: Path | None) -> int:
+    """Tokens of all tiers, which are those that are cached."""
+    if trace is not None:
+        raise typer.BadParameter("--cached-in with tokens goes with --isl; a trace has its own numbers")
+    if not all(isinstance(tokens, int) for tokens in lies_in.values()):
+        raise typer.BadParameter("--cached-in takes whole numbers of tokens")
+    total = sum(tokens for tokens in lies_in.values() if isinstance(tokens, int))
+    if cached not in (None, total):
+        raise typer.BadParameter(f"--cached is {cached}, the tiers of --cached-in hold {total}")
+    return total
 
 
 def _check_requests(

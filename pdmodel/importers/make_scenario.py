@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from pdmodel.llm.catalog import load_llm
 from pdmodel.record import scenario_record
 from pdmodel.resolve import resolve_scenario
 from pdmodel.resources import resolve
-from pdmodel.scenario import MOST_TOKENS, DecodeSpec, PrefillSpec, Scenario
+from pdmodel.scenario import MOST_TOKENS, CacheSpec, DecodeSpec, PrefillSpec, Scenario, StoreSpec, TransferSpec
+from pdmodel.spec import Spec
+from pdmodel.workload.request import CacheTier
 from pdmodel.workload.trace import Trace, at_percentile
 
 ENGINE = "sglang_mooncake"
@@ -32,6 +35,13 @@ _SHORT_DECODE = {
     "context": "context_tokens",
 }
 _ELSEWHERE = {"hardware", "engine", "gpus"}
+_PARTS: Mapping[str, tuple[type[Spec], str]] = {
+    "transfer": (TransferSpec, "layout=hnd,page_tokens=16"),
+    "cache": (CacheSpec, "write_policy=write_through,reuse=best"),
+    "store": (StoreSpec, "backend=mooncake_store,place=remote"),
+}
+_LISTS = {"nics", "decode_nics"}
+_DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user said. ``prefill`` and ``decode`` hold keys of the scenario; names may be paths from here."""
+    """What the user said. ``prefill``, ``decode``, ``transfer``, ``cache`` and ``store`` hold keys of the scenario.
+
+    Names may be paths from here. ``cached_in``: a tier, or tokens by tier, of every request.
+    """
 
     hardware: str
     llm: str
@@ -59,6 +72,10 @@ class Wish:
     name: str | None = None
     kv_dtype: str | None = None
     weight_dtype: str | None = None
+    cached_in: str | Mapping[str, int] | None = None
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+    cache: Mapping[str, Any] = field(default_factory=dict)
+    store: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +105,80 @@ def degrees(text: str, side: str) -> dict[str, Any]:
     """
     short, spec = (_SHORT_PREFILL, PrefillSpec) if side == "prefill" else (_SHORT_DECODE, DecodeSpec)
     keys = [key for key in spec.model_fields if key not in _ELSEWHERE]
+    found = _pairs(text, f"--{side}", keys, short, "tp=4,ep=4")
+    if "tp_size" not in found:
+        raise InputError(f"found {text[:80]!r}", path=f"--{side}", expected="tp=N in it")
+    return found
+
+
+def part(text: str, name: str) -> dict[str, Any]:
+    """Keys of ``transfer``, ``cache`` or ``store`` (``name``) written as pairs; a list with ``+`` between its numbers.
+
+    Raises: as `degrees`.
+
+    >>> part("layout=hnd,page_tokens=16,nics=0+2,early_send=true", "transfer")
+    {'layout': 'hnd', 'page_tokens': 16, 'nics': [0, 2], 'early_send': True}
+    """
+    spec, example = _PARTS[name]
+    found = _pairs(text, f"--{name}", list(spec.model_fields), {}, example)
+    return {key: [value] if key in _LISTS and isinstance(value, int) else value for key, value in found.items()}
+
+
+def tiers(text: str) -> str | dict[str, Any]:
+    """Where a cached prefix lies: one tier, or tokens by tier.
+
+    >>> tiers("store"), tiers("hbm=1024,host_memory=2048")
+    ('store', {'hbm': 1024, 'host_memory': 2048})
+    """
+    known = [tier.value for tier in CacheTier]
+    if "=" in text:
+        return _pairs(text, "--cached-in", known, {}, "hbm=8192,host_memory=40960")
+    if text not in known:
+        raise InputError(
+            f"found {text[:40]!r}",
+            path="--cached-in",
+            expected="one of " + ", ".join(known) + ", or tokens of each, as hbm=8192,store=4096",
+            nearest=nearest(text, known),
+        )
+    return text
+
+
+def _pairs(text: str, option: str, keys: Sequence[str], short: Mapping[str, str], example: str) -> dict[str, Any]:
+    """``word=value`` pairs; ``short`` are other words for some of the keys."""
     legal = [*short, *(key for key in keys if key not in short.values())]
     found: dict[str, Any] = {}
     for pair in text.split(","):
-        word, equals, value = (part.strip() for part in pair.partition("="))
+        word, equals, value = (piece.strip() for piece in pair.partition("="))
         if not equals or not value:
-            raise InputError(f"found {pair[:40]!r}", path=f"--{side}", expected="for instance tp=4,ep=4")
+            raise InputError(f"found {pair[:40]!r}", path=option, expected=f"for instance {example}")
         key = short.get(word.lower(), word.lower())
         if key not in keys:
             raise InputError(
                 f"unknown key {word[:40]!r}",
-                path=f"--{side}",
+                path=option,
                 expected="one of " + ", ".join(legal),
                 nearest=nearest(word, legal),
             )
         if key in found:
-            raise InputError(f"{word} is given twice", path=f"--{side}", expected="each key once")
-        found[key] = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else value
-    if "tp_size" not in found:
-        raise InputError(f"found {text[:80]!r}", path=f"--{side}", expected="tp=N in it")
+            raise InputError(f"{word} is given twice", path=option, expected="each key once")
+        found[key] = _value(value)
     return found
+
+
+def _value(text: str) -> Any:
+    """A number, a list of numbers, a truth value, or the word itself."""
+    if text in {"true", "false"}:
+        return text == "true"
+    pieces = text.split("+")
+    if len(pieces) > 1 and all(_is_whole(piece) for piece in pieces):
+        return [int(piece) for piece in pieces]
+    if _is_whole(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def at_percentiles(trace: Trace, text: str) -> tuple[Wanted, ...]:
@@ -191,7 +262,7 @@ def _draft(wish: Wish, output: Path, chosen: list[Chosen]) -> dict[str, Any]:
         **wish.prefill,
     }
     decode = {"hardware": _named("hardware_profiles", decode_hardware, output), **wish.decode}
-    raw = {
+    raw: dict[str, Any] = {
         "schema_version": 1,
         "name": name,
         "purpose": _purpose(wish),
@@ -201,7 +272,12 @@ def _draft(wish: Wish, output: Path, chosen: list[Chosen]) -> dict[str, Any]:
         "prefill": prefill,
         "decode": decode,
         "requests": _requests(wish, chosen),
+        **{key: dict(said) for key, said in (("transfer", wish.transfer), ("cache", wish.cache)) if said},
     }
+    if wish.store:
+        raw["store"] = dict(wish.store)
+        if "backend" in wish.store:
+            raw["store"]["backend"] = _named("stores", str(wish.store["backend"]), output)
     _exchanges(wish, raw, chosen)
     if wish.kv_dtype is None:
         chosen.append(Chosen("kv_dtype", "bf16", "the default"))
@@ -238,12 +314,14 @@ def _requests(wish: Wish, chosen: list[Chosen]) -> list[dict[str, Any]]:
             request["arrival_ms"] = round(one.arrival_s * 1e3, 3)
         if one.cached_tokens:
             request["cached_tokens"] = one.cached_tokens
+            if wish.cached_in is not None:
+                request["cached_in"] = wish.cached_in if isinstance(wish.cached_in, str) else dict(wish.cached_in)
         if several and k % instances:
             request["instance"] = k % instances
         found.append(request)
     if several:
         chosen.append(Chosen("requests[].instance", f"0 to {instances - 1}", "in turn"))
-    if any(one.cached_tokens for one in wish.requests):
+    if wish.cached_in is None and any(one.cached_tokens for one in wish.requests):
         chosen.append(Chosen("requests[].cached_in", "host_memory", "the default"))
     return found
 
@@ -276,7 +354,7 @@ def _exchanges(wish: Wish, raw: dict[str, Any], chosen: list[Chosen]) -> None:
 
 def _named(kind: str, given: str, output: Path) -> str:
     """A shipped name as it is; a path as the scenario's folder sees it, so that both can be moved together."""
-    key = {"hardware_profiles": "--hardware", "llms": "--llm", "engines": "--engine"}[kind]
+    key = {"hardware_profiles": "--hardware", "llms": "--llm", "engines": "--engine", "stores": "--store"}[kind]
     try:
         found = resolve(kind, given)
     except InputError as error:
@@ -301,4 +379,6 @@ def inputs_of(wish: Wish, others: Sequence[Path]) -> list[Path]:
     named = [("hardware_profiles", wish.hardware), ("llms", wish.llm), ("engines", wish.engine or ENGINE)]
     if wish.decode_hardware is not None:
         named.append(("hardware_profiles", wish.decode_hardware))
+    if "backend" in wish.store:
+        named.append(("stores", str(wish.store["backend"])))
     return [*others, *(resolve(kind, name) for kind, name in named)]

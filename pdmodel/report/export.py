@@ -31,6 +31,7 @@ PLAN_KEYS = (
     "flows",
     "reuse",
     "memory",
+    "hand_offs_in_flight",
     "schedule",
     "settings",
     "enforceability",
@@ -43,6 +44,7 @@ PLAN_KEYS = (
 )
 """Every key of the JSON form, in order: all fields of `Plan` but the evidence (``data``, ``replay``)."""
 
+_SINGLE = ("schema_version", "scenario", "purpose", "hand_offs_in_flight")
 _TEXT_LISTS = ("missed_deadlines", "assumed", "hazards", "warnings")
 
 
@@ -78,8 +80,10 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 def plan_records(plan: Plan) -> tuple[Record, ...]:
     """The plan as rows: one for each policy, port, flow, ... and one for each part that is a single object."""
-    records = [Record("plan", {key: plain(getattr(plan, key)) for key in ("schema_version", "scenario", "purpose")})]
-    for key in PLAN_KEYS[3:]:
+    records = [Record("plan", {key: plain(getattr(plan, key)) for key in _SINGLE})]
+    for key in PLAN_KEYS:
+        if key in _SINGLE:
+            continue
         value = plain(getattr(plan, key))
         if key == "provenance":
             records += [Record(key, {"name": name, "text": text}) for name, text in value.items()]

@@ -26,7 +26,10 @@ def memory_section(plan: Plan, *, full: bool) -> Section | None:
     cells.sort(key=lambda found: -found[0].peak_bytes / found[0].capacity_bytes)
     rows = [[merged_name([one.pool for one in found]), *_pool_cells(found[0])] for found in cells]
     head = ["pool", ">capacity", ">most", ">full", ">at", "~when"]
-    return Section("Memory", table=table(head, rows), note="KV alone; weights and activations are not in the capacity.")
+    note = "KV alone: the capacity is without the weights."
+    if plan.hand_offs_in_flight is not None:
+        note += f" Decode has room for {plan.hand_offs_in_flight} hand-offs of the longest prompt at once."
+    return Section("Memory", table=table(head, rows), note=note)
 
 
 def _pool_cells(one: MemoryResult) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pdmodel.report.document import Document, Record, Section, table
 from pdmodel.report.words import NOTHING, number
@@ -14,13 +15,21 @@ if TYPE_CHECKING:
 MOST_SHOWN = 10
 
 
+def _cached(request: Mapping[str, Any]) -> str:
+    """Cached tokens, by tier where the file says so."""
+    where = request.get("cached_in", "")
+    if isinstance(where, Mapping):
+        return ", ".join(f"{tokens} {tier}" for tier, tokens in where.items())
+    return f"{request.get('cached_tokens', 0)} {where}".strip()
+
+
 def made_document(made: MadeScenario, output: Path) -> Document:
     """What was written where, and what was chosen for the user."""
     raw = made.raw
     chosen = {one.key: one for one in made.chosen}
     rows = [["llm", str(raw["llm"]), "given"]]
-    for side in ("prefill", "decode"):
-        for key, value in raw[side].items():
+    for side in ("prefill", "decode", "transfer", "cache", "store"):
+        for key, value in raw.get(side, {}).items():
             own = chosen.pop(f"{side}.{key}", None)
             rows.append([f"{side}.{key}", str(value), own.why if own else "given"])
     rows += [[one.key, NOTHING if one.value is None else str(one.value), one.why] for one in chosen.values()]
@@ -30,7 +39,7 @@ def made_document(made: MadeScenario, output: Path) -> Document:
             number(one.get("arrival_ms", 0.0)),
             str(one.get("instance", 0)),
             str(one["input_tokens"]),
-            str(one.get("cached_tokens", 0)),
+            _cached(one),
         ]
         for one in raw["requests"]
     ]

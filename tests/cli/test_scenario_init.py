@@ -46,6 +46,46 @@ def test_the_flagship_of_the_help_text(pdmodel: Program, tmp_path: Path) -> None
     assert pdmodel("scenario", "validate", str(new)).code == 0
 
 
+def test_the_kv_path_reaches_the_file(pdmodel: Program, tmp_path: Path) -> None:
+    new = tmp_path / "tiers.json"
+    options = ("--isl", "8192", "--cached-in", "hbm=1024,host_memory=2048,store=1024")
+    more = ("--transfer", "layout=hnd,page_tokens=16,nics=0,early_send=false", "--cache", "write_policy=write_through")
+    run = pdmodel(*BASE, *options, *more, "--store", "backend=mooncake_store,replicas=2", "-o", str(new))
+    assert (run.code, run.err) == (0, "")
+    raw = json.loads(new.read_text())
+    assert raw["requests"][0]["cached_tokens"] == 4096
+    assert raw["requests"][0]["cached_in"] == {"hbm": 1024, "host_memory": 2048, "store": 1024}
+    assert raw["transfer"] == {"layout": "hnd", "page_tokens": 16, "nics": [0], "early_send": False}
+    assert raw["cache"] == {"write_policy": "write_through"}
+    assert raw["store"] == {"backend": "mooncake_store", "replicas": 2}
+    assert "1024 hbm, 2048 host_memory, 1024 store" in run.out
+    assert "store.replicas" in run.out
+    shown = json.loads(pdmodel("scenario", "show", str(new), "--format", "json").out)
+    assert shown["store"] | raw["store"] == shown["store"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--cached-in", "ram"), "--cached-in"),
+        (("--cached-in", "hbm=1,ram=2"), "--cached-in"),
+        (("--cached-in", "store=64", "--cached", "65"), "hold 64"),
+        (("--transfer", "page_size=4"), "page_tokens"),
+        (("--cache", "reuse"), "--cache"),
+        (("--store", "backend=mooncake"), "store"),
+        (("--cached", "64", "--cached-in", "store"), "store"),
+    ],
+)
+def test_slips_of_the_kv_path_are_one_line(
+    pdmodel: Program, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    new = tmp_path / "x.json"
+    run = pdmodel(*BASE, "--isl", "8192", *options, "-o", str(new))
+    assert run.code in {2, 3}
+    assert said in run.err
+    assert not new.exists()
+
+
 def test_every_option_reaches_the_file(pdmodel: Program, tmp_path: Path) -> None:
     new = tmp_path / "x.json"
     options = ("--isl", "8192", "--osl", "512", "--cached", "4096", "--chunk", "2048", "--engine", "vllm_nixl")

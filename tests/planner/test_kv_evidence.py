@@ -11,6 +11,7 @@ from pdmodel.evidence import flows_of, missed_deadlines
 from pdmodel.kv_evidence import lease_note, memory_of
 from pdmodel.planner import plan
 from pdmodel.replay.engine import simulate
+from pdmodel.replay.memory import memory_trace
 from pdmodel.transfer.flows import FlowKind, MemoryKind, MemoryPool
 
 
@@ -70,7 +71,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_peak_and_time(variant):
     replay = simulate(data, "unmanaged", record=True)
     resolved = variant("seed_h200_nvlink")
     with pytest.raises(InputError) as refused:
-        memory_of(resolved, data, replay)
+        memory_of(resolved, memory_trace(data, replay))
     assert refused.value.exit_code == 3
     text = str(refused.value)
     assert text.startswith(
@@ -80,7 +81,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_peak_and_time(variant):
     assert "expected fewer hand-offs at once" in text
     assert "\n" not in text
     roomy = replace(data, memory=(replace(data.memory[0], capacity_bytes=50.0),))
-    (row,) = memory_of(resolved, roomy, replay)
+    (row,) = memory_of(resolved, memory_trace(roomy, replay))
     assert (row.pool, row.kind, row.capacity_bytes) == ("D/gpu0/kv", "decode_hbm", 50.0)
     assert (row.peak_bytes, row.peak_s) == (pytest.approx(45.0), pytest.approx(3.0))
 

@@ -264,7 +264,11 @@ def _rows(search: _Search, best: Candidate) -> list[ReuseResult]:
         before, after = (
             scenario_record(with_split(best.resolved, request, max(split, search.least)))[1] for split in (start, at)
         )
-        moved = (_load_bytes(after) - _load_bytes(before)) / after.capacity
+        fewer = _load_bytes(before)
+        moved = [
+            (size - fewer.get(port.name, 0.0)) / port.capacity_bytes_per_s
+            for port, size in zip(after.ports, _load_bytes(after).values(), strict=True)
+        ]
         found.append(
             ReuseResult(
                 request=request.name,
@@ -272,7 +276,7 @@ def _rows(search: _Search, best: Candidate) -> list[ReuseResult]:
                 cached_tokens=cached,
                 loaded_tokens=loaded,
                 recomputed_tokens=cached - loaded,
-                load_s=float(moved.max(initial=0.0)),
+                load_s=max(0.0, *moved),
                 recompute_s=_computing_s(before) - _computing_s(after),
                 cost_load_all=whole.total,
                 cost_recompute_all=none.total,
@@ -284,11 +288,12 @@ def _rows(search: _Search, best: Candidate) -> list[ReuseResult]:
     return found
 
 
-def _load_bytes(data: AllocationData) -> FloatArray:
-    """Bytes that loads put on each port by the engine's own routes, shape (P,)."""
+def _load_bytes(data: AllocationData) -> dict[str, float]:
+    """Bytes that loads put on each port by the engine's own routes, by name, in order of ports."""
     share = np.concatenate([np.asarray(flow.split) * flow.volume_bytes for flow in data.flows] or [np.zeros(0)])
     loads = np.array([data.flows[f].kind is FlowKind.LOAD for f in data.route_flow], dtype=bool)
-    return np.asarray((share * loads) @ data.consumption)
+    moved = (share * loads) @ data.consumption
+    return {port.name: float(size) for port, size in zip(data.ports, moved, strict=True)}
 
 
 def _computing_s(data: AllocationData) -> float:

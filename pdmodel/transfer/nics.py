@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pdmodel.costs.nic_choice import End, Way, kv_ways, nic_order
+from pdmodel.engines.spec import RouteRule
 from pdmodel.resolve import ResolvedScenario
 
 __all__ = ["Routes", "nic_order"]
 
 
 class Routes:
-    """Ways from GPU to GPU by the engine's rule, with the further NICs that a plan may choose; each walked once."""
+    """Ways from GPU to GPU by the engine's rule, with the further NICs that a plan may choose; each walked once.
 
-    def __init__(self, resolved: ResolvedScenario) -> None:
+    ``rule``: another rule than the scenario's.
+    """
+
+    def __init__(self, resolved: ResolvedScenario, rule: RouteRule | None = None) -> None:
         self._resolved = resolved
+        self._rule = rule or resolved.route_rule
         self._capacity = {port.name: port.capacity_bytes_per_s for port in resolved.ports}
         self._known: dict[tuple[int, int], tuple[Way, ...]] = {}
 
@@ -32,7 +37,7 @@ class Routes:
         return kv_ways(
             End(resolved.prefill_box, source, resolved.nics, listed=transfer.nics is not None),
             End(resolved.decode_box, target, resolved.decode_nics, listed=transfer.decode_nics is not None),
-            resolved.route_rule,
+            self._rule,
             self._capacity,
             fabric=resolved.fabric,
             further=0 if resolved.routes_fixed else transfer.alternative_nics,

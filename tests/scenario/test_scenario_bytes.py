@@ -9,16 +9,17 @@ from pdmodel.llm.kv_cache import is_latent, kv_bytes_per_token
 from pdmodel.resolve import load_scenario, prices
 from pdmodel.resources import names
 from pdmodel.timeline.build import timeline
-from pdmodel.transfer.build import build_flows
+from pdmodel.transfer.build import build_flows, build_transfers
 from pdmodel.transfer.flows import FlowKind
 
 SHIPPED = names("scenarios")
 
 
-def test_the_nine_scenarios_are_there() -> None:
+def test_the_scenarios_are_there() -> None:
     assert {
         "agentic_turn_one_switch",
         "agentic_turn_pcie",
+        "layout_mismatch",
         "mla_deepseek_v3_pcie",
         "rtx5090_staged",
         "rtx_pro_6000_qwen3_235b",
@@ -36,11 +37,12 @@ def test_scenario_builds(name: str) -> None:
     assert resolved.spec.purpose.endswith(".")
     assert resolved.spec.expected_verdict is not None
     built = timeline(resolved)
-    flows = build_flows(resolved, built)
+    transfers = build_transfers(resolved, built)
+    flows = transfers.flows
     assert all(phase.duration_s > 0 for lane in built.lanes for phase in lane.phases)
     assert len({phase.id for lane in built.lanes for phase in lane.phases}) == sum(len(x.phases) for x in built.lanes)
     assert len({flow.name for flow in flows}) == len(flows)
-    known = {port.name for port in built.ports}
+    known = {port.name for port in (*built.ports, *transfers.ports)}
     assert {port for flow in flows for route in flow.routes for port in route.ports} <= known
     lanes = {lane.name: lane for lane in built.lanes}
     for flow in flows:

@@ -1,0 +1,150 @@
+"""Where the time of a transfer goes, request by request, and the cheapest change that would shorten it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pdmodel.costs.kv_layout import (
+    HandOver,
+    Path,
+    Setting,
+    caches,
+    cheapest,
+    engine_constants,
+    engine_slicing,
+    fixes,
+    hand_over,
+    route_path,
+)
+from pdmodel.costs.kv_layout.timing import NIC_CHOICES
+from pdmodel.costs.nic_choice import Way
+from pdmodel.engines.spec import RouteRule
+from pdmodel.parallelism import Placement
+from pdmodel.resolve import ResolvedScenario
+from pdmodel.scenario import Through
+from pdmodel.transfer.control import control
+from pdmodel.transfer.layout import exchange_of
+from pdmodel.transfer.nics import Routes
+from pdmodel.units import GB
+from pdmodel.workload.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class CheapestFix:
+    """What to change first (a lever of `pdmodel.costs.kv_layout`), how, and the time with it [s]."""
+
+    lever: str
+    what: str
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferBreakdown:
+    """The hand-over of one request alone on the ports, all of it ready to be sent.
+
+    ``time_s`` = ``setup_s`` + max(``bandwidth_s``, ``descriptors_s``, ``messages_s``) + ``staging_s`` + ``control_s``
+    [s]. ``setup_s``: software of the request. ``staging_s``: packing of the first chunk and unpacking of the last.
+    ``control_s``: from the last byte until decode may schedule the request. ``port``: the fullest. ``run_bytes``: mean
+    length of a descriptor.
+    """
+
+    request: str
+    size_bytes: float
+    pairs: int
+    senders: int
+    descriptors: int
+    run_bytes: float
+    bandwidth_s: float
+    descriptors_s: float
+    messages_s: float
+    setup_s: float
+    staging_s: float
+    control_s: float
+    bound_by: str
+    port: str
+    fix: CheapestFix | None
+
+    @property
+    def latency_s(self) -> float:
+        """What no schedule hides: set-up, staging, control [s]."""
+        return self.setup_s + self.staging_s + self.control_s
+
+    @property
+    def time_s(self) -> float:
+        """The whole hand-over [s]."""
+        return self.latency_s + max(self.bandwidth_s, self.descriptors_s, self.messages_s)
+
+
+def transfer_breakdown(resolved: ResolvedScenario) -> tuple[TransferBreakdown, ...]:
+    """Where the time of each request's direct hand-over goes, on the scenario's boxes, layouts and engine.
+
+    Returns: one per request in their order; none where KV goes through a store.
+    Raises: as `pdmodel.costs.kv_layout.hand_over`.
+    """
+    if resolved.through is not Through.DIRECT:
+        return ()
+    routes = {rule: Routes(resolved, rule) for rule in (resolved.route_rule, *_other_rules(resolved))}
+    return tuple(_of_request(resolved, request, routes) for request in resolved.requests)
+
+
+def _other_rules(resolved: ResolvedScenario) -> tuple[RouteRule, ...]:
+    if len(resolved.nics) == 1:
+        return ()
+    return tuple(rule for rule in NIC_CHOICES if rule is not resolved.route_rule)
+
+
+def _of_request(resolved: ResolvedScenario, request: Request, routes: dict[RouteRule, Routes]) -> TransferBreakdown:
+    setting = _setting(resolved, resolved.prefill[request.instance], routes)
+    exchange = exchange_of(resolved, request)
+    kept = caches(resolved.arch, request.input_tokens, resolved.spec.kv_dtype)
+    found = hand_over(exchange, kept, setting)
+    best = cheapest(found, fixes(exchange, kept, setting))
+    after = control(resolved, request).hand_over_s
+    fix = None if best is None else CheapestFix(best.lever.value, best.what, best.result.terms.time_s + after)
+    return _row(request.name, found, after, fix)
+
+
+def _row(request: str, found: HandOver, control_s: float, fix: CheapestFix | None) -> TransferBreakdown:
+    terms = found.terms
+    latest = max(terms.bandwidth_s, terms.descriptors_s, terms.messages_s, terms.setup_s, terms.staging_s)
+    return TransferBreakdown(
+        request=request,
+        size_bytes=found.size_bytes,
+        pairs=len(found.pairs),
+        senders=found.senders,
+        descriptors=found.descriptors,
+        run_bytes=found.run_bytes,
+        bandwidth_s=terms.bandwidth_s,
+        descriptors_s=terms.descriptors_s,
+        messages_s=terms.messages_s,
+        setup_s=terms.setup_s,
+        staging_s=terms.staging_s,
+        control_s=control_s,
+        bound_by="control" if control_s > latest else terms.bound_by.value,
+        port=found.path.port,
+        fix=fix,
+    )
+
+
+def _setting(resolved: ResolvedScenario, placement: Placement, routes: dict[RouteRule, Routes]) -> Setting:
+    memory = min(box.profile.gpu.hbm_gb_per_s.value for box in (resolved.prefill_box, resolved.decode_box)) * GB
+    return Setting(
+        _path(resolved, placement, routes[resolved.route_rule]),
+        engine_constants(resolved.engine, resolved.posting_threads),
+        engine_slicing(resolved.engine),
+        memory,
+        resolved.engine.mode.value,
+        tuple((NIC_CHOICES[rule], _path(resolved, placement, routes[rule])) for rule in _other_rules(resolved)),
+    )
+
+
+def _path(resolved: ResolvedScenario, placement: Placement, routes: Routes) -> Path:
+    return route_path(_between(placement.gpus, resolved.decode.gpus, routes), routes.capacity)
+
+
+def _between(ours: Sequence[int], theirs: Sequence[int], routes: Routes) -> Callable[[int, int], Sequence[Way]]:
+    def ways(source: int, target: int) -> Sequence[Way]:
+        return routes.between(ours[source], theirs[target])
+
+    return ways

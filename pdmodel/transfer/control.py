@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.scenario import Through
+from pdmodel.transfer.store_sends import forwarded_s
 from pdmodel.units import US
 from pdmodel.workload.request import CacheTier, Request
 
@@ -17,8 +18,8 @@ class Control:
 
     ``handshake_s``: before the prefill; it runs while the request waits in the queue, so it is not in `total_s`.
     ``query_s``: the store is asked what it has, before the prefill. ``set_up_s``: software of the last transfer.
-    ``store_s``: calls of the last batch through a store. ``hand_over_s``: from the last byte until the decode side may
-    schedule the request.
+    ``store_s``: of the last batch through a store, its calls, and that it is put as a whole. ``hand_over_s``: from the
+    last byte until the decode side may schedule the request.
     """
 
     handshake_s: float
@@ -48,8 +49,8 @@ def control(resolved: ResolvedScenario, request: Request) -> Control:
 
     Equation: query: ceil(k/m) rpc of k pages in batches of m, where the store has some of the prefix (also where they
     are too few to fetch, or none are fetched in time). Directly: set-up t0 of the engine. Through a store: instead of
-    it two calls around the last put and one before its get, of a batch of at most m pages of every rank; earlier
-    batches have theirs behind the bytes of others.
+    it two calls around the last put, one before its get, and `forwarded_s`, of a batch of at most m pages of every
+    rank; earlier batches have theirs behind the bytes of others.
 
     Parameters
     ----------
@@ -62,8 +63,7 @@ def control(resolved: ResolvedScenario, request: Request) -> Control:
 
     Notes
     -----
-    Validity: an idle master; ranks call at the same time. Store-and-forward of the last batch's bytes is left out: the
-    flow through the store is perfectly pipelined.
+    Validity: an idle master; ranks call at the same time.
     Source: the engine's file (``posting.request_overhead_us``, ``control``), the storage backend's file.
 
     """
@@ -75,7 +75,7 @@ def control(resolved: ResolvedScenario, request: Request) -> Control:
         query = math.ceil(stored / (resolved.page_tokens * constants.batch_objects)) * constants.query_rpc_s
     set_up = engine.posting.request_overhead_us.value * US
     if store is not None and resolved.through is Through.STORE:
-        set_up, through = 0.0, store.constants.put_rpc_s + store.constants.query_rpc_s
+        set_up, through = 0.0, store.constants.put_rpc_s + store.constants.query_rpc_s + forwarded_s(resolved, request)
     return Control(
         handshake_s=engine.control.handshake_us.value * US,
         query_s=query,

@@ -88,7 +88,16 @@ class StoreWays:
 
     # ---- between GPUs through the store --------------------------------------------------------------------------
     def send(self, source: int, target: int, put_share: float, objects: tuple[float, float]) -> Route:
-        """From a prefill GPU into the store and from there into a decode GPU, as one fluid flow.
+        """From a prefill GPU into the store and from there into a decode GPU, as one fluid flow: `put_and_get`."""
+        put, get = self.put_and_get(source, target, put_share, objects)
+        parts = (put, get) if put_share else (get,)
+        # Each copy engine on the way is one stage of a fluid, not a queue of its own.
+        return replace(merge(*parts, name=">store>".join(part.name for part in parts)), fifo=False)
+
+    def put_and_get(
+        self, source: int, target: int, put_share: float, objects: tuple[float, float]
+    ) -> tuple[Route, Route]:
+        """From a prefill GPU into the store, all copies, and from there into a decode GPU; per byte that is got.
 
         ``put_share``: of the bytes that are got, those that this GPU puts, 0 where they are in the store already;
         ``objects``: bytes of an object that is put, and of one that is got.
@@ -108,10 +117,7 @@ class StoreWays:
         else:
             put, get = merge(out, *self._fabric()), merge(*self._fabric(), into)
         written = weighed(self._client(put, box, source, objects[0], put=True), put_share * self.store.spec.replicas)
-        read = self._client(get, other, target, objects[1], put=False)
-        parts = (written, read) if put_share else (read,)
-        # Each copy engine on the way is one stage of a fluid, not a queue of its own.
-        return replace(merge(*parts, name=">store>".join(part.name for part in parts)), fifo=False)
+        return written, self._client(get, other, target, objects[1], put=False)
 
     # ---- ports ---------------------------------------------------------------------------------------------------
     def settled(self, flows: Sequence[Flow], known: Mapping[str, float]) -> tuple[tuple[Flow, ...], tuple[Port, ...]]:

@@ -80,6 +80,36 @@ def store_sends(
     return found
 
 
+def forwarded_s(resolved: ResolvedScenario, request: Request) -> float:
+    """What it costs that a batch is put as a whole before it can be got.
+
+    Equation: min(p, g), p and g: time of the last batch of every rank on the fullest port of the puts, and of the gets:
+    n equal pieces through two stages take n max(p, g) + min(p, g), of which the fluid has the first.
+
+    Parameters: a scenario whose KV goes through a store, and one of its requests.
+    Returns: [s].
+    Validity: nothing else on the ports.
+    Source: `pdmodel.costs.kv_store.flow_shop_s` with equal pieces.
+    """
+    ways = StoreWays.of(resolved)
+    if ways is None:
+        return 0.0
+    kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
+    *_, (last, _) = request.chunks(resolved.spec.prefill.chunk_tokens)
+    tokens = min(last, resolved.page_tokens * ways.store.constants.batch_objects)
+    gpus = resolved.prefill[request.instance].gpus
+    loads: tuple[dict[str, float], dict[str, float]] = defaultdict(float), defaultdict(float)
+    for got in _gets(resolved, request, kv):
+        size = tokens * sum(one.bytes_per_token for one in _of(kv, got.shares))
+        source, target = gpus[got.source_rank], resolved.decode.gpus[got.destination_rank]
+        objects = got.put_object_bytes, got.get_object_bytes
+        for load, route in zip(loads, ways.put_and_get(source, target, got.put_share, objects), strict=True):
+            for name, multiplicity in route.ports.items():
+                load[name] += multiplicity * size
+    capacity = {port.name: port.capacity_bytes_per_s for port in (*resolved.ports, *ways.ports)}
+    return min(max((size / capacity[name] for name, size in load.items()), default=0.0) for load in loads)
+
+
 def _gets(resolved: ResolvedScenario, request: Request, kv: Sequence[LayerKv]) -> Iterator[_Got]:
     parts = parts_of(resolved, request)
     taken: dict[tuple[int, int | None], float] = defaultdict(float)

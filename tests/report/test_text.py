@@ -4,7 +4,7 @@ import pytest
 from sample_plan import sample_plan
 from syrupy.assertion import SnapshotAssertion
 
-from pdmodel.answer import FlowResult, MemoryResult, ReuseResult, SolverResult, VerdictKind
+from pdmodel.answer import FlowResult, MemoryResult, ReuseResult, SolverResult, TransferTime, VerdictKind
 from pdmodel.report import plan_document, to_markdown, to_text
 from pdmodel.report.document import Document, Section
 from pdmodel.report.text import best_simple_rule, port_groups
@@ -258,3 +258,48 @@ def test_memory() -> None:
         ("P/gpu2/kv", "40 GB", "8 GB", "20 %", "1.250 s", "turn, chunk 3"),
     ]
     assert len(rows(plan_document(replace(PLAN, memory=pools), full=True), "Memory")) == 3
+
+
+def test_where_the_transfer_time_goes() -> None:
+    slow = TransferTime(
+        request="turn",
+        bytes=3.22e9,
+        pairs=8,
+        senders=4,
+        descriptors=12_600_000,
+        run_bytes=256.0,
+        bandwidth_s=0.14,
+        descriptors_s=10.7,
+        messages_s=0.2,
+        setup_s=0.002,
+        staging_s=0.0,
+        control_s=0.168,
+        time_s=10.87,
+        bound_by="descriptors",
+        port="P/nic0/tx",
+        fix_lever="HND",
+        fix="HND pages on both sides",
+        fix_time_s=0.171,
+    )
+    fast = replace(slow, request="short", time_s=0.31, bound_by="bandwidth", fix="", fix_lever="", fix_time_s=None)
+    document = plan_document(replace(PLAN, transfer_times=(fast, slow)))
+    title = "Where the transfer time goes"
+    assert rows(document, title) == [
+        ("turn", "3.22 GB", "12.6 million", "256 B", "0.14", "10.7", "0.2", "0.002", "0", "0.168", "10.9")
+    ]
+    (line,) = section(document, title).bullets
+    assert line == "turn: bound by descriptors; cheapest fix: HND pages on both sides, 171 ms instead of 10.870 s"
+    assert section(document, title).note.startswith("Terms in s,")
+    assert section(document, title).note.endswith("1 more requests: --full.")
+    both = section(plan_document(replace(PLAN, transfer_times=(fast, slow)), full=True), title)
+    assert both.bullets[0].startswith("short: bound by bandwidth (P/nic0/tx); no change")
+
+
+def test_a_rule_that_breaks_memory_is_not_the_best_simple_one() -> None:
+    reason = "D/gpu0/hbm holds 45 GB of 40 GB at 1.000 s (turn)"
+    broken = tuple(replace(one, breaks=reason) if one.name == "strict" else one for one in PLAN.policies)
+    best = best_simple_rule(broken)
+    assert best is not None
+    assert best.name == "cap"
+    document = plan_document(replace(PLAN, policies=broken), full=True)
+    assert any(line.endswith(f"does not fit: {reason}") for line in section(document, "Times").bullets)

@@ -69,7 +69,8 @@ class Times:
 class PolicyResult:
     """One policy (or reference) replayed: worst request's times [s], the control plane's included, cost [GPU·s].
 
-    ``cost_low`` and ``cost_high`` are the ends of the band over kv_weight and interference.
+    ``cost_low`` and ``cost_high`` are the ends of the band over kv_weight and interference. ``breaks``: the memory or
+    the lease that it does not keep, empty if it keeps all.
     """
 
     name: str
@@ -84,6 +85,7 @@ class PolicyResult:
     ttft_low_s: float | None = None
     ttft_high_s: float | None = None
     note: str = ""
+    breaks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,35 @@ class Applicable:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferTime:
+    """Where the time of one request's direct hand-over goes, alone on the ports and all of it ready to be sent [s].
+
+    ``time_s`` = ``setup_s`` + max(``bandwidth_s``, ``descriptors_s``, ``messages_s``) + ``staging_s`` + ``control_s``.
+    ``run_bytes``: mean length of a descriptor. ``port``: the fullest one. ``fix``: the cheapest change that helps, with
+    its ``fix_lever`` and the time with it; empty and None where none does.
+    """
+
+    request: str
+    bytes: float
+    pairs: int
+    senders: int
+    descriptors: int
+    run_bytes: float
+    bandwidth_s: float
+    descriptors_s: float
+    messages_s: float
+    setup_s: float
+    staging_s: float
+    control_s: float
+    time_s: float
+    bound_by: str
+    port: str
+    fix_lever: str = ""
+    fix: str = ""
+    fix_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryResult:
     """What KV fills of one pool of memory under the plan: the most [bytes], when [s], and ``at`` in words."""
 
@@ -272,6 +303,7 @@ class Plan:
     replay: Replay = field(repr=False)
     missed_deadlines: tuple[str, ...] = ()
     reuse: tuple[ReuseResult, ...] = ()
+    transfer_times: tuple[TransferTime, ...] = ()
     memory: tuple[MemoryResult, ...] = ()
     hand_offs_in_flight: int | None = None
     schema_version: int = SCHEMA_VERSION

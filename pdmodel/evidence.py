@@ -93,10 +93,12 @@ def policies_of(choice: Choice, control: Controls) -> tuple[PolicyResult, ...]:
             control,
             choice.unmanaged if replay.policy == choice.unmanaged.policy else None,
             note=_cap(policy),
+            breaks=choice.broken.get(policy.name, ""),
         )
         for policy, replay in choice.policies
     ]
-    return (*rows, policy_result(choice.replay, control, name="plan"))
+    mine = policy_result(choice.replay, control, name="plan", breaks=choice.broken.get(choice.policy.name, ""))
+    return (*rows, mine)
 
 
 def references_of(choice: Choice, control: Controls) -> tuple[PolicyResult, ...]:
@@ -108,9 +110,17 @@ def references_of(choice: Choice, control: Controls) -> tuple[PolicyResult, ...]
 
 
 def policy_result(
-    replay: Replay, control: Controls, band: Band | None = None, *, name: str = "", note: str = ""
+    replay: Replay,
+    control: Controls,
+    band: Band | None = None,
+    *,
+    name: str = "",
+    note: str = "",
+    breaks: str = "",
 ) -> PolicyResult:
     """One row of the policies table."""
+    # The diagnostics end with a line for each lease that expires; all of them are in ``breaks``.
+    diagnostics = replay.diagnostics[: len(replay.diagnostics) - len(replay.expired)]
     return PolicyResult(
         name=name or replay.policy,
         ttft_s=_worst(replay.ttft_s + control.ttft_s),
@@ -123,7 +133,8 @@ def policy_result(
         cost_high=band.unfavourable.replay.cost if band else None,
         ttft_low_s=_worst(band.favourable.replay.ttft_s + control.ttft_s) if band else None,
         ttft_high_s=_worst(band.unfavourable.replay.ttft_s + control.ttft_s) if band else None,
-        note="; ".join(part for part in (note, *replay.diagnostics) if part),
+        note="; ".join(part for part in (note, *diagnostics) if part),
+        breaks=breaks,
     )
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pdmodel.allocation.data import AllocationData
-from pdmodel.answer import MemoryResult
+from pdmodel.answer import MemoryResult, TransferTime, Verdict
 from pdmodel.engines.spec import Preallocate
 from pdmodel.errors import InputError
 from pdmodel.evidence import Controls
 from pdmodel.replay.memory import PoolTrace
-from pdmodel.replay.outcome import Replay
 from pdmodel.resolve import ResolvedScenario
+from pdmodel.transfer.breakdown import transfer_breakdown
 from pdmodel.transfer.control import control
 from pdmodel.transfer.flows import MemoryKind
 from pdmodel.transfer.memory import hand_off_cap
+from pdmodel.units import format_seconds
+from pdmodel.verdict import Shortfall
 
 REMEDIES = {
     MemoryKind.PREFILL_HBM: (
@@ -62,10 +65,38 @@ def controls_of(resolved: ResolvedScenario, data: AllocationData) -> Controls:
     return Controls(np.array([one.total_s for one in found]), np.array([one.after_s for one in found]))
 
 
-def lease_note(replay: Replay) -> tuple[str, ...]:
-    """That transfers outlive their leases under the plan, and what mends it."""
-    if not replay.expired:
-        return ()
-    count = len(replay.expired)
-    several = f"{count} transfers outlive their leases" if count > 1 else f"{replay.expired[0]} outlives its lease"
-    return (f"{several}: what is read then may be gone, and the transfer fails; a longer lease or a faster way helps",)
+def transfer_times_of(resolved: ResolvedScenario) -> tuple[TransferTime, ...]:
+    """Where the time of each request's hand-over goes; none where KV goes through a store."""
+    return tuple(
+        TransferTime(
+            request=one.request,
+            bytes=one.size_bytes,
+            pairs=one.pairs,
+            senders=one.senders,
+            descriptors=one.descriptors,
+            run_bytes=one.run_bytes,
+            bandwidth_s=one.bandwidth_s,
+            descriptors_s=one.descriptors_s,
+            messages_s=one.messages_s,
+            setup_s=one.setup_s,
+            staging_s=one.staging_s,
+            control_s=one.control_s,
+            time_s=one.time_s,
+            bound_by=one.bound_by,
+            port=one.port,
+            fix_lever=one.fix.lever if one.fix else "",
+            fix=one.fix.what if one.fix else "",
+            fix_time_s=one.fix.time_s if one.fix else None,
+        )
+        for one in transfer_breakdown(resolved)
+    )
+
+
+def with_fix(verdict: Verdict, shortfall: Shortfall | None, times: Sequence[TransferTime]) -> Verdict:
+    """The verdict; where descriptors are what makes it infeasible, with the cheapest change of the largest request."""
+    slowest = max(times, key=lambda one: one.time_s, default=None)
+    if shortfall is None or not shortfall.in_pieces or slowest is None or slowest.fix_time_s is None:
+        return verdict
+    with_it, without = format_seconds(slowest.fix_time_s), format_seconds(slowest.time_s)
+    text = f"{verdict.text} Cheapest fix: {slowest.fix}: {slowest.request} alone takes {with_it} instead of {without}."
+    return replace(verdict, text=text)

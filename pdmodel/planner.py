@@ -22,7 +22,7 @@ from pdmodel.evidence import (
     release_note,
     times_of,
 )
-from pdmodel.kv_evidence import controls_of, hand_offs_of, lease_note, memory_of
+from pdmodel.kv_evidence import controls_of, hand_offs_of, memory_of, transfer_times_of, with_fix
 from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.record import earliest_record, scenario_record
 from pdmodel.replay import engine
@@ -89,9 +89,10 @@ def answer(decided: Decided) -> Plan:
     control, memory = controls_of(resolved, data), memory_of(resolved, choice.memory)
     slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
     bound, eager = bound_of(data, choice), earliest_record(resolved, timeline)
+    shortfall, transfer_times = port_shortfall(eager, slack_s), transfer_times_of(resolved)
     verdict = judge(
         data,
-        shortfall=port_shortfall(eager, slack_s),
+        shortfall=shortfall,
         slack_s=slack_s,
         bound=bound,
         band=choice.band,
@@ -108,7 +109,7 @@ def answer(decided: Decided) -> Plan:
     return Plan(
         scenario=resolved.spec.name,
         purpose=resolved.spec.purpose,
-        verdict=verdict,
+        verdict=with_fix(verdict, shortfall, transfer_times),
         bound=bound,
         times=times_of(data, choice.replay, control),
         policies=policies_of(choice, control),
@@ -136,13 +137,14 @@ def answer(decided: Decided) -> Plan:
             *resolved.warnings,
             *timeline.warnings,
             *release_note(resolved, eager, choice),
-            *lease_note(choice.replay),
+            *choice.warnings,
         ),
         provenance=provenance_of(resolved),
         data=data,
         replay=choice.replay,
         missed_deadlines=missed_deadlines(data, choice.replay, slack_s),
         reuse=decided.rows,
+        transfer_times=transfer_times,
         memory=memory,
         hand_offs_in_flight=hand_offs_of(resolved),
     )

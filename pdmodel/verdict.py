@@ -30,6 +30,8 @@ class Shortfall:
     size_bytes: float
     capacity_bytes_per_s: float
     missing_bytes_per_s: float
+    in_pieces: bool = False
+    """Whether the port counts descriptors or work requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ def port_shortfall(data: AllocationData, slack_s: float, kind: FlowKind | None =
         )
         if late > slack_s * (1 + 1e-9) + 1e-12 and (worst is None or late > worst.late_s):
             missing = needed - port.capacity_bytes_per_s
-            worst = Shortfall(port.name, late, amount, port.capacity_bytes_per_s, missing)
+            counted = port.kind in PIECE_PORTS
+            worst = Shortfall(port.name, late, amount, port.capacity_bytes_per_s, missing, counted)
     return worst
 
 

@@ -30,6 +30,7 @@ PLAN_KEYS = (
     "ports",
     "flows",
     "reuse",
+    "transfer_times",
     "memory",
     "hand_offs_in_flight",
     "schedule",

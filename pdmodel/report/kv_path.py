@@ -6,16 +6,51 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pdmodel.report.document import Section, table
-from pdmodel.report.words import group, merged_name, number, percent, seconds
-from pdmodel.units import format_bytes
+from pdmodel.report.words import group, merged_name, number, percent, seconds, time_unit
+from pdmodel.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from pdmodel.answer import MemoryResult, Plan, ReuseResult
+    from pdmodel.answer import MemoryResult, Plan, ReuseResult, TransferTime
 
 
-def kv_path_sections(plan: Plan) -> list[Section]:
+def kv_path_sections(plan: Plan, *, full: bool) -> list[Section]:
     """What there is to say of the KV path, each part where it has something to say."""
-    return [_reuse(plan.reuse)] if plan.reuse else []
+    found = [_reuse(plan.reuse)] if plan.reuse else []
+    return found + ([_transfer_times(plan.transfer_times, full=full)] if plan.transfer_times else [])
+
+
+def _transfer_times(times: Sequence[TransferTime], *, full: bool) -> Section:
+    """The request that takes longest, or all."""
+    shown = list(times) if full else [max(times, key=lambda one: one.time_s)]
+    unit = time_unit([one.time_s for one in shown])
+    rows = [
+        [
+            one.request,
+            format_bytes(one.bytes),
+            format_count(one.descriptors),
+            format_bytes(one.run_bytes),
+            *(unit(term) for term in (one.bandwidth_s, one.descriptors_s, one.messages_s)),
+            *(unit(term) for term in (one.setup_s, one.staging_s, one.control_s, one.time_s)),
+        ]
+        for one in shown
+    ]
+    terms = ("bandwidth", "descriptors", "messages", "set-up", "staging", "control", "in all")
+    head = ["request", ">bytes", ">pieces", ">each", *(f">{term}" for term in terms)]
+    note = f"Terms in {unit.name}, alone on the ports, all of it ready; of bandwidth, descriptors and messages the "
+    note += "slowest counts. Pieces: descriptors."
+    if len(shown) < len(times):
+        note += f" {len(times) - len(shown)} more requests: --full."
+    return Section(
+        "Where the transfer time goes", table=table(head, rows), bullets=tuple(_bound(one) for one in shown), note=note
+    )
+
+
+def _bound(one: TransferTime) -> str:
+    where = f" ({one.port})" if one.bound_by == "bandwidth" else ""
+    text = f"{one.request}: bound by {one.bound_by}{where}; "
+    if one.fix_time_s is None:
+        return text + "no change of layout, posting or NICs saves a tenth of it"
+    return text + f"cheapest fix: {one.fix}, {seconds(one.fix_time_s)} instead of {seconds(one.time_s)}"
 
 
 def memory_section(plan: Plan, *, full: bool) -> Section | None:

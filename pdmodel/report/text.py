@@ -38,6 +38,7 @@ EQUAL = 1e-9
 MEANING = {
     "strict": "KV takes only what collectives leave of a port",
     "residual_edf": "KV takes only what collectives leave of a port, earliest due first",
+    "sends_first": "what is written back waits until nothing else of its request is left",
     "after_prefill": "sends wait until the prefill of their request has ended",
 }
 COUNTED = {"posting": "descriptors", "messages": "requests"}
@@ -55,7 +56,7 @@ def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False
         _verdict(plan),
         _times(plan, full=full),
         *([_missed(plan)] if plan.missed_deadlines else []),
-        *kv_path_sections(plan),
+        *kv_path_sections(plan, full=full),
         _ports(plan, full=full),
         memory_section(plan, full=full),
         rates_section(plan),
@@ -83,6 +84,7 @@ def best_simple_rule(policies: Sequence[PolicyResult]) -> PolicyResult | None:
     As the plan is the first of equals as well, a plan that is a simple rule and the best simple rule have one name.
     """
     simple = [policy for policy in policies if policy.name not in {"plan", "unmanaged"}]
+    simple = [policy for policy in simple if not policy.breaks] or simple
     least = min((policy.cost for policy in simple), default=0.0)
     return next((policy for policy in simple if policy.cost <= least * (1 + EQUAL)), None)
 
@@ -125,12 +127,17 @@ def _times(plan: Plan, *, full: bool) -> Section:
             f" TTFT and decode stall: of which control plane {seconds(plan.times.control_s)} "
             "(set-up, hand-over), which no schedule changes."
         )
-    told = {policy.name: policy.note or MEANING.get(policy.name, "") for policy in everyone}
+    told = {policy.name: _told(policy) for policy in everyone}
     notes = tuple(f"{name}: {text}" for name, text in told.items() if text)
     hidden = len(plan.policies) - len(shown)
     if hidden:
         note += f" {hidden} more policies: --full."
     return Section("Times", table=table(head, rows), bullets=notes, note=note)
+
+
+def _told(policy: PolicyResult) -> str:
+    said = policy.note or MEANING.get(policy.name, "")
+    return "; ".join(part for part in (said, policy.breaks and f"does not fit: {policy.breaks}") if part)
 
 
 def _policy_label(policy: PolicyResult, best: PolicyResult | None, rule: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pdmodel.engines.stores import list_stores, load_store
 from pdmodel.hardware.catalog import load_profile
 from pdmodel.verification import BandResult, read_tables
 from pdmodel.verification.results import compare, evaluate
@@ -26,6 +27,8 @@ PAGES = (
     ROOT / "docs" / "compute.md",
     ROOT / "docs" / "calibrate.md",
     ROOT / "docs" / "own_machine.md",
+    ROOT / "docs" / "engines.md",
+    ROOT / "docs" / "kv_tiers.md",
 )
 MEASURED_BOXES = ("rtx_pro_6000_server", "l40s_pcie_gen4", "h100_8nic", "h200_nvlink_2nic", "b200_8nic")
 BLOCK = re.compile(r"(<!-- quote: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(<!-- end -->)", flags=re.DOTALL)
@@ -180,7 +183,57 @@ def own(name: str) -> Callable[[], str]:
     return quoted
 
 
+KV_TIERS = {
+    "kv-tier-agentic": "cost kv-tier --llm qwen3-235b-a22b-fp8 --hardware rtx_pro_6000_wrx90_two_roots "
+    "--prefill tp=8,ep=8 --cached 62k --new 2k",
+    "kv-tier-recompute": "cost kv-tier --llm qwen3-8b --hardware rtx_pro_6000_server --prefill tp=1 --cached 32k "
+    "--new 1k --store mooncake_store_tcp --tier store",
+}
+
+
+def kv_tiers(name: str) -> Callable[[], str]:
+    """One of these commands with what it prints."""
+    return lambda: f"```text\n$ pdmodel {KV_TIERS[name]}\n{run(*KV_TIERS[name].split()).rstrip()}\n```\n"
+
+
+def store_backends() -> str:
+    """The shipped storage backends: what limits them, calls, objects, leases, and which of it is assumed."""
+    lines = [
+        "| backend | reads, writes [GB/s] | query, put calls [us] | object got, put [us] | batch | lease [s] "
+        "| assumed |",
+        "|---" * 7 + "|",
+    ]
+    for store in map(load_store, list_stores()):
+        rates = [str(each.value) if each else "ports" for each in (store.read_gb_per_s, store.write_gb_per_s)]
+        cells = [
+            store.name,
+            ", ".join(rates),
+            f"{store.query_rpc_us.value:g}, {store.put_rpc_us.value:g}",
+            f"{store.object_get_us.value:g}, {store.object_put_us.value:g}",
+            f"{store.batch_objects.value}",
+            f"{store.lease_s.value:g}" if store.lease_s else "–",
+            ", ".join(f"`{name}`" for name in store.assumed) or "–",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def engine_list() -> str:
+    """The shipped engines, one a line."""
+    text = run("engine", "list")
+    return f"```text\n$ pdmodel engine list\n{text[: text.index('  - ')].rstrip()}\n```\n"
+
+
+def engine_compare() -> str:
+    """The flagship scenario under every shipped engine."""
+    return f"```text\n$ pdmodel engine compare {FLAGSHIP}\n{run('engine', 'compare', FLAGSHIP).rstrip()}\n```\n"
+
+
 QUOTES: dict[str, Callable[[], str]] = {
+    "engine-list": engine_list,
+    "engine-compare": engine_compare,
+    **{name: kv_tiers(name) for name in KV_TIERS},
+    "store-backends": store_backends,
     "calibration-report": calibration_report,
     "calibration-plans": calibration_plans,
     "first-screen": first_screen,

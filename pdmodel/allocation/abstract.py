@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import ConfigDict, Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
 from pdmodel.hardware.ports import Port, PortKind, Route
 from pdmodel.spec import Spec
 from pdmodel.timeline.phases import Clock, Lane, Phase, PhaseKind
-from pdmodel.transfer.flows import Flow, FlowKind
+from pdmodel.transfer.flows import Flow, FlowKind, MemoryKind, MemoryPool
 
 Step = tuple[NonNegativeInt, NonNegativeFloat]
+#: A step on the first lane, or on the lane that the third figure names.
+LaneStep = Step | tuple[NonNegativeInt, NonNegativeFloat, NonNegativeInt]
 #: Bytes due may exceed bytes released by rounding only.
 ROUNDING = 1e-9
 #: Critical bytes may exceed what a port carries by the rounding of printed figures only.
@@ -71,7 +74,7 @@ class AbstractLane(_Part):
 
 
 class AbstractFlow(_Part):
-    """A flow of lane number ``lane``."""
+    """A flow of lane number ``lane``; a write-back has neither due nor price."""
 
     name: str
     kind: FlowKind
@@ -81,6 +84,18 @@ class AbstractFlow(_Part):
     price: NonNegativeFloat
     quantum: PositiveFloat | None = None
     lane: NonNegativeInt = 0
+    lease: PositiveFloat | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nobody_waits_for_a_writeback(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping) or raw.get("kind") != FlowKind.WRITEBACK:
+            return raw
+        wrong = next((key for key in ("due", "price") if raw.get(key)), None)
+        if wrong is not None:
+            message = f"{raw.get('name')}: a write-back has no {wrong}: nobody waits for it"
+            raise ValueError(message)
+        return {**raw, "due": (), "price": 0.0}
 
     @model_validator(mode="after")
     def _all_due_bytes_exist(self) -> Self:
@@ -97,6 +112,21 @@ class AbstractFlow(_Part):
         return self
 
 
+class AbstractPool(_Part):
+    """Memory: bytes that appear as phases start, and what a byte of each flow adds (+) or takes away (-)."""
+
+    capacity: NonNegativeFloat
+    base: NonNegativeFloat = 0.0
+    appears: tuple[LaneStep, ...] = ()
+    moved: dict[str, FiniteFloat] = Field(default_factory=dict)
+    kind: MemoryKind = MemoryKind.HOST
+    held_until_done: bool = True
+
+    def steps(self) -> list[tuple[int, int, float]]:
+        """(lane, k, bytes)."""
+        return [(int(step[2]) if len(step) > 2 else 0, int(step[0]), float(step[1])) for step in self.appears]
+
+
 class AbstractCase(_Part):
     """The whole case: ``phases`` and ``lane_price`` are short for one lane."""
 
@@ -106,6 +136,7 @@ class AbstractCase(_Part):
     lane_price: NonNegativeFloat | None = None
     lanes: Annotated[tuple[AbstractLane, ...], Field(min_length=1)] | None = None
     tail: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
+    memory: dict[str, AbstractPool] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -131,7 +162,23 @@ class AbstractCase(_Part):
             if wrong:
                 message = f"flow {flow.name}: phase {wrong[0]} of {last} (0 to {last} are legal)"
                 raise ValueError(message)
+        for name, pool in self.memory.items():
+            self._check_pool(name, pool, names)
         return self
+
+    def _check_pool(self, name: str, pool: AbstractPool, flows: list[str]) -> None:
+        for lane, k, _ in pool.steps():
+            if lane >= len(self.all_lanes):
+                message = f"memory {name}: there is no lane {lane}"
+                raise ValueError(message)
+            last = len(self.all_lanes[lane].phases)
+            if k > last:
+                message = f"memory {name}: phase {k} of {last} (0 to {last} are legal)"
+                raise ValueError(message)
+        unknown = [flow for flow in pool.moved if flow not in flows]
+        if unknown:
+            message = f"memory {name}: unknown flow {unknown[0]!r} (flows: {', '.join(flows)})"
+            raise ValueError(message)
 
     def _check_ports(self, used: dict[str, float], where: str) -> None:
         unknown = [name for name in used if name not in self.ports]
@@ -192,8 +239,24 @@ class AbstractCase(_Part):
                 release=flow.release,
                 due=flow.due,
                 split=(1.0,) + (0.0,) * (len(flow.routes) - 1),
+                lease_s=flow.lease,
             )
             for flow in self.flows
+        )
+
+    def all_pools(self) -> tuple[MemoryPool, ...]:
+        """Memory pools of the record; what appears on a lane belongs to its one request."""
+        return tuple(
+            MemoryPool(
+                name=name,
+                kind=pool.kind,
+                capacity_bytes=pool.capacity,
+                base_bytes=pool.base,
+                appears=tuple((f"lane{lane}", k, f"lane{lane}", size) for lane, k, size in pool.steps()),
+                moved=pool.moved,
+                held_until_done=pool.held_until_done,
+            )
+            for name, pool in self.memory.items()
         )
 
     def clock(self) -> Clock:

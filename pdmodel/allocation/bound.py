@@ -41,8 +41,8 @@ def loss_bound(data: AllocationData) -> LossBound:
     over ports e that also carry critical bytes of the lane (j: phases with such bytes); f runs over classes of flows, p
     over the routes that the engine's own rule uses, and m counts what all members of a class put on a port. While a
     collective runs at x < 1 behind a full port, (1 - x) a = a - C + kv <= kv a / C as a <= C, so its loss grows by at
-    most the KV bytes over C. Valid for every policy without holds that takes the engine's routes. Source: this
-    derivation.
+    most the KV bytes over C. Valid for every policy without holds that takes the engine's routes; write-backs count, as
+    policies send them like any other KV. Source: this derivation.
     """
     found = kv_to_critical(data)
     if lanes_meet(data):

@@ -5,7 +5,7 @@ Everything is derived here once: usable capacity, residual, consumption per rout
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from pdmodel.allocation.abstract import AbstractCase
+from pdmodel.errors import InputError
 from pdmodel.hardware.ports import Port, Route
 from pdmodel.timeline.capacity import usable_capacity
 from pdmodel.timeline.phases import (
@@ -27,6 +28,9 @@ from pdmodel.transfer.flows import Flow, FlowKind, MemoryPool, Transfers
 from pdmodel.workload.prices import Prices
 
 __all__ = ["AllocationData", "Prices", "RequestData", "usable_capacity"]
+
+#: Breakpoints closer than this share of the clock are one.
+CUT = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class AllocationData:
             ports=(*timeline.ports, *transfers.ports),
             lanes=timeline.lanes,
             decode_lanes=timeline.decode_lanes,
-            clock=timeline.clock,
+            clock=_cut(timeline.clock, _early_arrivals(timeline.lanes, transfers)),
             flows=tuple(flows),
             requests=requests,
             lane_price_per_s=lane_price,
@@ -115,9 +119,10 @@ class AllocationData:
 
         ``ports`` {name: {capacity, guard}}; ``phases`` [{duration, bytes: {port: bytes}}] in order; ``lanes``
         [{price, phases: [{start, end, duration, bytes}]}]; ``flows`` [{name, kind, routes: [{port: multiplicity}],
-        release: [[k, bytes]], due: [[k, bytes]], price, quantum, lane?}]; ``tail`` [interval lengths]. Any consistent
-        units. All sends of a case are one request whose price is the sum; ``price`` of a lane is its pi_i. Further keys
-        are notes. Raises `InputError` with the path of what is missing or out of range.
+        release: [[k, bytes]], due: [[k, bytes]], price, quantum, lane?, lease?}], a write-back without due and price;
+        ``memory`` {name: {capacity, base?, appears: [[k, bytes, lane?]], moved: {flow: weight}}}; ``tail`` [interval
+        lengths]. Any consistent units. All sends of a case are one request whose price is the sum; ``price`` of a lane
+        is its pi_i. Further keys are notes. Raises `InputError` with the path of what is missing or out of range.
         """
         parsed = AbstractCase.parse(case)
         prices = [lane.price for lane in parsed.all_lanes]
@@ -145,6 +150,7 @@ class AllocationData:
             flow_quantum_bytes=np.array(quantum, dtype=float),
             late_group=tuple(flow.name for flow in flows),
             tail_s=None if parsed.tail is None else np.array(parsed.tail, dtype=float),
+            memory=parsed.all_pools(),
         )
 
     def only_lane(self, lane: int) -> AllocationData:
@@ -165,6 +171,7 @@ class AllocationData:
             flow_price_per_s=self.flow_price_per_s[mine],
             flow_quantum_bytes=self.flow_quantum_bytes[mine],
             late_group=tuple(self.late_group[f] for f in mine),
+            memory=tuple(_of_lane(pool, name, {self.flows[f].name for f in mine}) for pool in self.memory),
         )
 
     # ---- index and arrays ------------------------------------------------------------------------------------------
@@ -233,6 +240,15 @@ class AllocationData:
         """Usable capacity while no lane runs (decode lanes only): waits and tail, shape (P,) [byte/s]."""
         return usable_capacity(self.capacity, self.guard, self.decode_rate.sum(axis=0))
 
+    @cached_property
+    def arrival_s(self) -> dict[tuple[str, str], float]:
+        """When each request, named by its lane and itself, arrives [s]."""
+        found: dict[tuple[str, str], float] = {}
+        for lane in self.lanes:
+            for phase in lane.phases:
+                found.setdefault((lane.name, phase.request), phase.not_before_s)
+        return found
+
     # ---- the fixed clock -------------------------------------------------------------------------------------------
     @cached_property
     def interval_s(self) -> FloatArray:
@@ -295,6 +311,56 @@ class AllocationData:
     def flow_lane(self) -> IntArray:
         """The lane of each flow, shape (F,)."""
         return np.array([self.lane_index[flow.lane] for flow in self.flows], dtype=np.int64)
+
+    # ---- memory ----------------------------------------------------------------------------------------------------
+    @cached_property
+    def pool_weight(self) -> FloatArray:
+        """What one byte moved of a flow adds to a pool, shape (Q, F) [-]; `InputError` for a flow that is not there."""
+        place = {flow.name: f for f, flow in enumerate(self.flows)}
+        table = np.zeros((len(self.memory), len(self.flows)))
+        for q, pool in enumerate(self.memory):
+            for name, weight in pool.moved.items():
+                if name not in place:
+                    raise InputError(f"memory pool {pool.name!r}: there is no flow {name!r}")
+                table[q, place[name]] = weight
+        return table
+
+    @cached_property
+    def tight_pools(self) -> IntArray:
+        """Places of the pools that could overflow: all that appears and flows in, and nothing out, is too much."""
+        full = [pool.base_bytes + sum(max(size_bytes, 0.0) for *_, size_bytes in pool.appears) for pool in self.memory]
+        most = np.array(full) + np.maximum(self.pool_weight, 0.0) @ self.volume_bytes
+        return np.flatnonzero(most > np.array([pool.capacity_bytes for pool in self.memory]))
+
+
+def _early_arrivals(lanes: Sequence[Lane], transfers: Transfers) -> list[float]:
+    """Arrivals of requests that have bytes released, or memory taken, at a phase before their own first one [s]."""
+    first: dict[tuple[str, str], tuple[int, float]] = {}
+    for lane in lanes:
+        for i, phase in enumerate(lane.phases):
+            first.setdefault((lane.name, phase.request), (i, phase.not_before_s))
+    steps = [(flow.lane, flow.request, k) for flow in transfers.flows for k, _ in flow.release]
+    steps += [(lane_name, request, k) for pool in transfers.memory for lane_name, k, request, _ in pool.appears]
+    found = [(*first.get((lane_name, request), (0, 0.0)), k) for lane_name, request, k in steps]
+    return sorted({arrival for i, arrival, k in found if k < i})
+
+
+def _cut(clock: Clock, times: Sequence[float]) -> Clock:
+    """The same clock with more breakpoints."""
+    edges = clock.edges_s
+    slack = CUT * float(edges[-1] - edges[0])
+    new = [t for t in times if edges[0] < t < edges[-1] and np.abs(edges - t).min() > slack]
+    if not new:
+        return clock
+    cut = np.sort(np.concatenate([edges, new]))
+    of = np.searchsorted(edges, cut[:-1], side="right") - 1
+    return Clock(cut, clock.phase[:, of], clock.speed[:, of])
+
+
+def _of_lane(pool: MemoryPool, lane: str, flows: Collection[str]) -> MemoryPool:
+    """What one lane and its flows have in a pool."""
+    moved = {name: weight for name, weight in pool.moved.items() if name in flows}
+    return replace(pool, appears=tuple(one for one in pool.appears if one[0] == lane), moved=moved)
 
 
 def _requests(lanes: Sequence[Lane], prices: Mapping[str, float]) -> tuple[RequestData, ...]:

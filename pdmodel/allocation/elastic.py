@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from pdmodel.allocation.collapse import DIGITS
 from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.leases import NO_LEASES, LeaseSpan, StretchedLeases, lease_spans
+from pdmodel.allocation.memory import NO_ROWS, PoolRows, appearances, pool_rows
 from pdmodel.allocation.network import Network
 from pdmodel.allocation.scaling import Scale
 from pdmodel.allocation.schedule import HOLD_ROUNDING
+from pdmodel.allocation.writebacks import postponable
 from pdmodel.errors import InputError
 from pdmodel.timeline.phases import FloatArray, IntArray
 from pdmodel.transfer.flows import FlowKind
@@ -35,7 +38,7 @@ class ElasticForm:
     [bytes]: bounds of the bytes sent by the end of a step; ``decode`` (D, P') [byte/s] and ``decode_price`` (D,).
     ``widens`` (S, P'): whether more capacity is more usable capacity. ``phase_slot``, ``wait_slot`` (n,): slot of each
     phase and of the wait before it (-1: none); ``phase_share`` (n,): the phase's share of its slot. The last slot is
-    the tail.
+    the tail. ``pools``, ``leases``: their rows.
     """
 
     step: IntArray
@@ -52,6 +55,13 @@ class ElasticForm:
     phase_slot: IntArray
     wait_slot: IntArray
     phase_share: FloatArray
+    pools: PoolRows
+    leases: StretchedLeases
+
+    @property
+    def limited(self) -> bool:
+        """Whether memory or a lease says when bytes have to move, beside releases and gates."""
+        return bool(len(self.pools.room) or len(self.leases.flow))
 
     @property
     def overfull(self) -> NDArray[np.bool_]:
@@ -71,6 +81,8 @@ class ElasticForm:
             upper=self.upper / scale.size_bytes,
             decode=self.decode / scale.rate_bytes_per_s,
             decode_price=self.decode_price / scale.price,
+            pools=self.pools.scaled(scale.size_bytes),
+            leases=self.leases.scaled(scale.time_s),
         )
 
 
@@ -89,8 +101,12 @@ def elastic_form(data: AllocationData, net: Network) -> ElasticForm:
         raise InputError(f"program E takes one prefill lane, not {len(data.lanes)}", expected="one lane (or program R)")
     count = len(data.lanes[0].phases)
     flows = [data.flows[f] for f in net.flows]
+    spans = lease_spans(data, flows)
     gates = {k for flow in flows if flow.kind is FlowKind.LOAD for k, _ in flow.due if k < count}
-    cuts = sorted({0, *gates, *(k for flow in flows for k, _ in flow.release if k < count)})
+    later = {k for flow in flows for k, _ in flow.release}
+    later |= {k for q in data.tight_pools for _, k, *_ in data.memory[q].appears}
+    later |= {span.end for span in spans if not span.tail}
+    cuts = sorted({0, *gates, *(k for k in later if k < count)})
     # steps: a wait where a gate is, then the phases up to the next cut; the tail is the last
     wait_step, first_step, step = {}, {}, 0
     span_step = np.zeros(count, dtype=np.int64)
@@ -104,7 +120,31 @@ def elastic_form(data: AllocationData, net: Network) -> ElasticForm:
     first_step[count] = step
     form = _slots(data, net, span_step, wait_step, tail_step=step)
     lower, upper = _cumulative(data, net, first_step, wait_step, steps=step + 1)
-    return replace(form, lower=lower, upper=upper)
+    leases = _leases(spans, first_step, wait_step)
+    for f, last in zip(leases.flow.tolist(), leases.last.tolist(), strict=True):
+        lower[f, last:] = upper[f, -1]
+    appeared = appearances(data, net, lambda _, k, __: first_step[k], step + 1)
+    pools = pool_rows(data, net, appeared, lower, upper)
+    form = replace(form, lower=np.minimum(lower, upper), upper=upper, pools=pools, leases=leases)
+    # with memory or a lease, a pause is not as good later as it is now
+    return replace(form, stretch=np.ones_like(form.stretch)) if form.limited else form
+
+
+def _leases(spans: list[LeaseSpan], first_step: dict[int, int], wait_step: dict[int, int]) -> StretchedLeases:
+    """Spans over phases as spans over steps."""
+    tail = max(first_step.values())
+
+    def last(span: LeaseSpan) -> int:
+        if span.tail:
+            return tail
+        return wait_step[span.end] if span.gate else first_step[span.end] - 1
+
+    return StretchedLeases(
+        flow=np.array([span.flow for span in spans], dtype=np.int64),
+        first=np.array([first_step[span.first] for span in spans], dtype=np.int64),
+        last=np.array([last(span) for span in spans], dtype=np.int64),
+        left_s=np.array([span.left_s for span in spans], dtype=float),
+    )
 
 
 def _slots(
@@ -151,6 +191,8 @@ def _slots(
         phase_slot=place[member],
         wait_slot=wait_slot,
         phase_share=_shares(tau, span_tau, member),
+        pools=NO_ROWS,
+        leases=NO_LEASES,
     )
 
 
@@ -179,8 +221,12 @@ def _worth_stretching(critical: FloatArray, price: FloatArray, still: NDArray[np
 def _cumulative(
     data: AllocationData, net: Network, first_step: dict[int, int], wait_step: dict[int, int], steps: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds of the bytes sent by the end of each step: released from its start, due by a gate's wait."""
+    """Bounds of the bytes sent by the end of each step: released from its start, due by a gate's wait.
+
+    What write-backs leave unsent moves after the tail, for nothing.
+    """
     count, flows = len(data.lanes[0].phases), [data.flows[f] for f in net.flows]
+    later = postponable(data)[net.flows]
     lower, upper = np.zeros((len(flows), steps)), np.zeros((len(flows), steps))
     for f, flow in enumerate(flows):
         for k, size_bytes in flow.release:
@@ -189,10 +235,12 @@ def _cumulative(
             for k, size_bytes in _steps_before(flow.due, count):
                 lower[f, wait_step[k] :] += size_bytes
         upper[f] = np.minimum(upper[f], flow.volume_bytes)
-        upper[f, -1] = lower[f, -1] = flow.volume_bytes
+        upper[f, -1] = flow.volume_bytes
+        if not later[f]:
+            lower[f, -1] = flow.volume_bytes
         if (lower[f] > upper[f] + DUE_TOLERANCE * flow.volume_bytes).any():
             raise InputError(f"flow {flow.name!r} is due before its bytes are released")
-    return np.minimum(lower, upper), upper
+    return lower, upper
 
 
 def _steps_before(pairs: Iterable[tuple[int, float]], count: int) -> list[tuple[int, float]]:
@@ -212,8 +260,10 @@ def postpone_holds(form: ElasticForm, net: Network, answer: ElasticAnswer) -> El
     """The same optimum without waits that outlast their gate.
 
     What is left of a wait once its gate is met moves, bytes included, to the next wait or the tail, where every port
-    offers the same and nothing is due before; only if that costs no more.
+    offers the same and nothing is due before; only if that costs no more, and where neither memory nor leases care.
     """
+    if form.limited:
+        return answer
     sent, stretch, loss = answer.sent.copy(), answer.stretch.copy(), answer.loss.copy()
     flows = len(net.flows)
     gained = np.zeros((flows, len(form.tau_s)))

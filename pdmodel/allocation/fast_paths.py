@@ -114,7 +114,8 @@ def lower_bound(data: AllocationData) -> LowerBound:
 
     E_e: closed form of the sends on port e alone, where a gated phase also sells room at pi_k / C_e; D: load bytes due
     by phase k, R: send bytes released at the end; bytes count with the fewest crossings that a route of the flow has.
-    Decode lanes are taken to give way for nothing. With several requests, the largest of their own bounds.
+    Decode lanes are taken to give way for nothing; write-backs, memory and leases are dropped: without them nothing
+    takes longer. With several requests, the largest of their own bounds.
 
     Raises `InputError` when the record has not exactly one lane. Source: relaxation of program E to one port.
     """
@@ -237,12 +238,13 @@ def _released(mine: list[tuple[int, Flow]], kind: FlowKind, crossings: FloatArra
 def single_port(data: AllocationData) -> Solution | None:
     """Program E in closed form where it applies: one lane, sends only, one port (class) that KV uses; else None.
 
+    Not where memory may overflow or a lease may run out: then it matters when bytes move.
     Every flow takes its route with the fewest crossings; the schedule sends as early as release and room allow.
     """
     began = time.perf_counter()
     if len(data.lanes) != 1 or data.decode_lanes or not data.volume_bytes.any():
         return None
-    if any(flow.kind is not FlowKind.SEND for flow in data.flows):
+    if any(flow.kind is not FlowKind.SEND or flow.lease_s is not None for flow in data.flows) or len(data.tight_pools):
         return None
     net = network(data, collapse(data, data.volume_bytes))
     if len(net.ports) != 1:

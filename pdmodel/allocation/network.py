@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ class Network:
 
     ``consumption`` (R', P') [-] is what the members of a route class together put on the port per byte that each of
     them moves. ``ports``, ``routes``, ``flows`` are the representatives' places in the record; ``route_flow`` (R',) the
-    place of a route's flow in ``flows``, and ``per_flow`` (R',) how many routes of the class that flow has.
+    place of a route's flow in ``flows``, and ``per_flow`` (R',) how many routes of the class that flow has. ``always``
+    (P',): ports that matter without any KV.
     """
 
     classes: Classes
@@ -29,6 +30,25 @@ class Network:
     flows: IntArray
     route_flow: IntArray
     per_flow: FloatArray
+    always: NDArray[np.bool_]
+
+    def part(self, kept: NDArray[np.bool_]) -> Network:
+        """The network without the flows that ``kept`` (F',) leaves out, their routes, and ports of theirs alone."""
+        if kept.all():
+            return self
+        routes = kept[self.route_flow]
+        ports = self.always | (self.consumption[routes] > 0).any(axis=0)
+        place = np.cumsum(kept) - 1
+        return replace(
+            self,
+            consumption=self.consumption[routes][:, ports],
+            ports=self.ports[ports],
+            routes=self.routes[routes],
+            flows=self.flows[kept],
+            route_flow=place[self.route_flow[routes]],
+            per_flow=self.per_flow[routes],
+            always=self.always[ports],
+        )
 
     def spread_routes(self, reduced: FloatArray) -> FloatArray:
         """Values per route class, shape (R', ...), to values per route of the record, shape (R, ...)."""
@@ -51,7 +71,8 @@ def network(data: AllocationData, classes: Classes) -> Network:
     ports, routes, flows = (first_of(classes.port), first_of(classes.route), first_of(classes.flow))
     summed = np.zeros((len(routes), len(data.ports)))
     np.add.at(summed, classes.route, data.consumption)
-    used = (summed > 0).any(axis=0) | _overfull(data)
+    overfull = _overfull(data)
+    used = (summed > 0).any(axis=0) | overfull
     ports = ports[used[ports]]
     of_flow = np.zeros((len(routes), len(data.flows)))
     np.add.at(of_flow, (classes.route, data.route_flow), 1.0)
@@ -65,6 +86,7 @@ def network(data: AllocationData, classes: Classes) -> Network:
         flows=flows,
         route_flow=place[data.route_flow[routes]],
         per_flow=of_flow[np.arange(len(routes)), data.route_flow[routes]],
+        always=overfull[ports],
     )
 
 

@@ -7,20 +7,23 @@ phase, so no policy does better on one lane with one request.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pdmodel.allocation.collapse import collapse, no_collapse
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.elastic import ElasticAnswer, ElasticForm, elastic_form, postpone_holds
+from pdmodel.allocation.limits import EXCESS_PRICE, Excess, MemoryRow, StretchedLease, too_much
+from pdmodel.allocation.memory import PoolRoom, appearances, spread_excess
 from pdmodel.allocation.network import Network, network, port_rows
 from pdmodel.allocation.pull_forward import earliest_due_first, pull_forward, released_by_slot
-from pdmodel.allocation.scaling import scale_of
+from pdmodel.allocation.scaling import Scale, scale_of
 from pdmodel.allocation.schedule import elastic_schedule, empty_schedule
 from pdmodel.allocation.solution import Elastic, Solution, SolvePath, Status
-from pdmodel.allocation.solver import solve_terms
+from pdmodel.allocation.solver import solve_limited
 from pdmodel.allocation.terms import (
     CumulativeBytes,
     DecodeLoss,
@@ -32,22 +35,43 @@ from pdmodel.allocation.terms import (
     saving_duals,
     state_bounds,
 )
+from pdmodel.allocation.writebacks import has_writebacks, in_program, with_rest
 from pdmodel.timeline.phases import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Bytes y per entry, bytes sent so far c, stretch X per stretched slot, loss delta per decode lane and slot."""
+    """Bytes y per entry, bytes sent so far c, stretch X per stretched slot, loss delta per decode lane and slot.
+
+    ``overfull`` per pool class and ``overdue`` per lease: what is too much.
+    """
 
     sent: Any
     state: Any
     stretch: Any
     decode_loss: Any
+    overfull: Any
+    overdue: Any
 
     @property
     def count(self) -> int:
         """Number of scalars."""
-        return sum(int(v.size) for v in (self.sent, self.state, self.stretch, self.decode_loss) if v is not None)
+        every = (self.sent, self.state, self.stretch, self.decode_loss, self.overfull, self.overdue)
+        return sum(int(v.size) for v in every if v is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimum:
+    """The answer of the reduced program, its cost, prices of ports (P',), and what was too much, all in SI units."""
+
+    answer: ElasticAnswer
+    cost: float
+    price: FloatArray
+    overfull_bytes: FloatArray
+    overdue_s: FloatArray
+    status: Status = Status.OPTIMAL
+    gap: float = 0.0
+    variables: int = 0
 
 
 def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
@@ -55,12 +79,14 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
 
     Parameters
     ----------
-    data: the record. Its decode lanes give way at their price; requests share one tail.
+    data: the record. Its decode lanes give way at their price; requests share one tail. Write-backs that have to wait
+        move after the tail, for nothing; a lease counts until the flow's last gate, or the end of the tail.
     symmetric: solve for one member of each class of ranks (same answer, fewer variables).
 
     Returns
     -------
-    The optimum: objective, a schedule that replays to the same numbers, and prices of ports.
+    The optimum: objective, a schedule that replays to the same numbers, and prices of ports. What moves after the tail
+    is in no slot of the schedule.
 
     Raises
     ------
@@ -71,12 +97,41 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
     if not data.volume_bytes.any():
         return _nothing_to_send(data)
     net = network(data, collapse(data, data.volume_bytes) if symmetric else no_collapse(data))
-    scale, form = scale_of(data), elastic_form(data, net)
+    kept = in_program(data, net)
+    part = net.part(kept)
+    form = elastic_form(data, part)
+    if data.volume_bytes[part.flows].any():
+        optimum = _optimum(scale_of(data), part, form)
+    else:
+        optimum = _only_writebacks(part, form)
+    excess = form.pools.least + optimum.overfull_bytes
+    length, size_bytes, decode_loss = _spread(data, net, kept, form, replace(optimum, overfull_bytes=excess))
+    overdue = np.zeros(len(net.flows))
+    np.maximum.at(overdue, np.flatnonzero(kept)[form.leases.flow], optimum.overdue_s)
+    return Solution(
+        path=SolvePath.PROGRAM_E,
+        status=optimum.status,
+        objective=optimum.cost,
+        schedule=elastic_schedule(data, length, size_bytes, decode_loss),
+        shadow_price=part.spread_prices(optimum.price),
+        gap=optimum.gap,
+        wall_s=time.perf_counter() - began,
+        variables=optimum.variables,
+        elastic=elastic_times(data, length, decode_loss),
+        memory_excess_bytes=spread_excess(data, net, excess),
+        lease_excess_s=net.spread_flows(overdue),
+    )
+
+
+def _optimum(scale: Scale, net: Network, form: ElasticForm) -> _Optimum:
+    """Solve the program in the units of ``scale``."""
     scaled = form.scaled(scale)
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
     variables, moved, ports, others = build(net, scaled, entries)
+    limited = [v for v in (variables.overfull, variables.overdue) if v is not None]
+    excess = Excess(tuple(limited), EXCESS_PRICE) if limited else None
     terms = (moved, ports, *others)
-    solved = solve_terms(terms, "program E", variables=variables.count)
+    solved = solve_limited(terms, excess, "program E", variables=variables.count)
     slots = len(form.tau_s)
     sent = entries.table(variables.sent.value, len(net.routes), slots) * scale.size_bytes
     stretch = np.zeros(slots)
@@ -84,21 +139,26 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
     loss = np.zeros((len(form.decode), slots))
     if variables.decode_loss is not None:
         loss = np.clip(variables.decode_loss.value, 0.0, None).reshape(loss.shape) * scale.time_s
-    answer = postpone_holds(form, net, ElasticAnswer(sent, stretch, loss))
-    length, size_bytes, decode_loss = _spread(data, net, form, answer)
     duals = saving_duals(moved, ports.matrix, ports.room, solved.duals)
     saved = sum(term.worth(duals) for term in terms)
-    return Solution(
-        path=SolvePath.PROGRAM_E,
+    return _Optimum(
+        answer=postpone_holds(form, net, ElasticAnswer(sent, stretch, loss)),
+        cost=solved.objective * scale.cost,
+        price=np.asarray(saved) * scale.cost / scale.rate_bytes_per_s,
+        overfull_bytes=too_much(variables.overfull, len(form.pools.least)) * scale.size_bytes,
+        overdue_s=too_much(variables.overdue, len(form.leases.flow)) * scale.time_s,
         status=solved.status,
-        objective=solved.objective * scale.cost,
-        schedule=elastic_schedule(data, length, size_bytes, decode_loss),
-        shadow_price=net.spread_prices(np.asarray(saved)) * scale.cost / scale.rate_bytes_per_s,
         gap=solved.gap,
-        wall_s=time.perf_counter() - began,
         variables=variables.count,
-        elastic=elastic_times(data, length, decode_loss),
     )
+
+
+def _only_writebacks(net: Network, form: ElasticForm) -> _Optimum:
+    """Nothing that anyone waits for: the clock stays as it is."""
+    slots = len(form.tau_s)
+    still = ElasticAnswer(np.zeros((len(net.routes), slots)), np.zeros(slots), np.zeros((len(form.decode), slots)))
+    nothing = np.zeros(len(form.pools.least)), np.zeros(len(form.leases.flow))
+    return _Optimum(still, 0.0, np.zeros(len(net.ports)), *nothing)
 
 
 def build(
@@ -107,19 +167,28 @@ def build(
     """Variables and terms of program E: what is minimised and under which constraints, at one glance."""
     import cvxpy as cp
 
-    slots, stretched = len(form.tau_s), np.flatnonzero(form.stretch)
+    def one_each(count: int, name: str) -> Any:
+        return cp.Variable(count, nonneg=True, name=name) if count else None
+
+    slots, steps, stretched = len(form.tau_s), form.lower.shape[1], np.flatnonzero(form.stretch)
     matrix, rows = port_rows(net.consumption, entries.route, entries.slot, form.overfull)
     v = Variables(
         sent=cp.Variable(len(entries.slot), nonneg=True, name="sent"),
         state=cp.Variable(form.lower.size, bounds=state_bounds(form.lower, form.upper), name="state"),
         stretch=cp.Variable(len(stretched), nonneg=True, name="stretch"),
-        decode_loss=cp.Variable(len(form.decode) * slots, nonneg=True, name="loss") if len(form.decode) else None,
+        decode_loss=one_each(len(form.decode) * slots, "loss"),
+        overfull=one_each(len(form.pools.least) if len(form.pools.room) else 0, "overfull"),
+        overdue=one_each(len(form.leases.flow), "overdue"),
     )
-    moved = CumulativeBytes(net, entries, form.step, form.lower.shape[1], v.sent, v.state)
+    moved = CumulativeBytes(net, entries, form.step, steps, v.sent, v.state)
     ports = StretchedPort(form, rows, matrix, stretched, v.sent, v.stretch, v.decode_loss)
     others: list[Term] = [StretchCost(form, stretched, v.stretch)]
     if v.decode_loss is not None:
         others.append(DecodeLoss(form.tau_s, form.decode_price, stretched, v.stretch, v.decode_loss))
+    if v.overfull is not None:
+        others.append(MemoryRow(form.pools, steps, v.state, v.overfull))
+    if v.overdue is not None:
+        others.append(StretchedLease(form.leases, form.step, stretched, v.stretch, v.overdue))
     return v, moved, ports, others
 
 
@@ -134,10 +203,13 @@ def elastic_times(data: AllocationData, length_s: FloatArray, decode_loss_s: Flo
 
 
 def _spread(
-    data: AllocationData, net: Network, form: ElasticForm, answer: ElasticAnswer
+    data: AllocationData, net: Network, kept: NDArray[np.bool_], form: ElasticForm, optimum: _Optimum
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Lengths (2n + 1,), bytes per route (R, 2n + 1) and decode losses (D, 2n + 1), bytes pulled forward."""
-    tau, count = data.duration_s[0], len(data.duration_s[0])
+    """Lengths (2n + 1,), bytes per route (R, 2n + 1) and decode losses (D, 2n + 1), bytes pulled forward.
+
+    What the program left out waits after the tail, and moves into the gaps that are left.
+    """
+    tau, count, answer = data.duration_s[0], len(data.duration_s[0]), optimum.answer
     waits = np.flatnonzero(form.wait_slot >= 0)
     wait_slot = form.wait_slot[waits]
 
@@ -152,12 +224,18 @@ def _spread(
     length[1::2] += tau
     usable = np.tile(data.idle_usable[net.ports], (2 * count + 1, 1))
     usable[1::2] = data.lane_usable[0][:, net.ports]
-    room = usable * length[:, None] - (length - decode_loss).T @ form.decode
+    room = usable * length[:, None] - (length - decode_loss).T @ data.decode_rate[:, net.ports]
     room[1::2] -= data.critical_bytes[0][:, net.ports]
     released = released_by_slot(data, net, length)
+    if has_writebacks(data):
+        size = with_rest(data, net, size, kept)
+        room = np.concatenate([room, np.full((1, len(net.ports)), np.inf)])
+        released = np.concatenate([released, data.volume_bytes[net.flows][:, None]], axis=1)
+    appeared = appearances(data, net, lambda _, k, __: 2 * k, size.shape[1])
+    pools = PoolRoom.of(data, net, appeared, size, optimum.overfull_bytes)
     order = earliest_due_first(data, net.flows)
-    size = pull_forward(size, room, released=released, net=net, order=order)
-    return length, net.spread_routes(size), decode_loss
+    size = pull_forward(size, room, released=released, net=net, order=order, pools=pools)
+    return length, net.spread_routes(size[:, : 2 * count + 1]), decode_loss
 
 
 def _nothing_to_send(data: AllocationData) -> Solution:
@@ -168,4 +246,6 @@ def _nothing_to_send(data: AllocationData) -> Solution:
         empty_schedule(data),
         np.zeros(len(data.ports)),
         elastic=Elastic(0.0, 0.0, 0.0, np.zeros(len(data.decode_lanes))),
+        memory_excess_bytes=np.zeros(len(data.memory)),
+        lease_excess_s=np.zeros(len(data.flows)),
     )

@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pdmodel.allocation.collapse import collapse, no_collapse
 from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.leases import outlasted
+from pdmodel.allocation.limits import EXCESS_PRICE, Excess, FixedLease, MemoryRow, too_much
+from pdmodel.allocation.memory import PoolRoom, spread_excess
 from pdmodel.allocation.network import Network, network, port_rows
 from pdmodel.allocation.pull_forward import earliest_due_first, pull_forward
-from pdmodel.allocation.residual import ResidualForm, first_quantum, residual_form, tail_intervals
+from pdmodel.allocation.residual import (
+    ResidualForm,
+    clock_appearances,
+    clock_curves,
+    clock_ends,
+    first_quantum,
+    residual_form,
+    tail_intervals,
+)
 from pdmodel.allocation.scaling import Scale, scale_of
-from pdmodel.allocation.schedule import Schedule, empty_schedule, residual_schedule
+from pdmodel.allocation.schedule import empty_schedule, residual_schedule
 from pdmodel.allocation.solution import Solution, SolvePath, Status
-from pdmodel.allocation.solver import solve_terms
+from pdmodel.allocation.solver import solve_limited
 from pdmodel.allocation.terms import (
     CriticalDelay,
     CumulativeBytes,
@@ -36,6 +48,7 @@ from pdmodel.allocation.terms import (
     saving_duals,
     state_bounds,
 )
+from pdmodel.allocation.writebacks import has_writebacks, in_program, with_rest
 from pdmodel.timeline.phases import FloatArray, IntArray
 
 #: Re-solves with a better quantum, at most.
@@ -49,7 +62,7 @@ class Variables:
     """Bytes y per entry, bytes sent so far c, lateness w, overdraft o, delay per phase, loss per decode lane.
 
     ``rows`` (rows, 2) are the (slot, port) of port rows, ``overdrawn`` those that have an overdraft, ``delayed`` the
-    (pooled) phases that have a delay.
+    (pooled) phases that have a delay. ``overfull`` per memory pool class and ``overdue`` per lease: what is too much.
     """
 
     sent: Any
@@ -62,12 +75,14 @@ class Variables:
     overdrawn: IntArray
     delayed: IntArray
     points: LatePoints
+    overfull: Any
+    overdue: Any
 
     @property
     def count(self) -> int:
         """Number of scalars."""
-        every = (self.sent, self.state, self.late, self.overdraft, self.delay, self.decode_loss)
-        return sum(int(v.size) for v in every if v is not None)
+        every = [self.sent, self.state, self.late, self.overdraft, self.delay, self.decode_loss]
+        return sum(int(v.size) for v in (*every, self.overfull, self.overdue) if v is not None)
 
 
 def solve_residual(data: AllocationData, quantum: FloatArray | None = None, *, symmetric: bool = True) -> Solution:
@@ -91,30 +106,107 @@ def solve_residual(data: AllocationData, quantum: FloatArray | None = None, *, s
     began = time.perf_counter()
     quantum = first_quantum(data) if quantum is None else quantum
     if not data.volume_bytes.any():
-        nothing = np.zeros(len(data.flows))
-        path, schedule, prices = SolvePath.PROGRAM_R, empty_schedule(data), np.zeros(len(data.ports))
-        return Solution(path, Status.OPTIMAL, 0.0, schedule, prices, quantum_bytes=quantum, late_bytes=nothing)
+        return _nothing_to_send(data, quantum)
     net = network(data, collapse(data, quantum) if symmetric else no_collapse(data))
-    scale, form = scale_of(data), residual_form(data, net, quantum)
+    kept = in_program(data, net, by_the_end=data.tail_s is not None)
+    part = net.part(kept)
+    form = residual_form(data, part, quantum)
+    optimum = _optimum(scale_of(data), part, form)
+    excess = form.pools.least + optimum.overfull_bytes
+    size_bytes = _spread(data, net, kept, form, replace(optimum, overfull_bytes=excess))
+    stretch = _interval_stretch(data, form, optimum.over, optimum.delay)
+    late, overdue = np.zeros(len(net.flows)), np.zeros(len(net.flows))
+    late[kept] = optimum.late_bytes
+    if optimum.overdue.any():
+        overdue[kept] = outlasted(part, form.leases, size_bytes[kept[net.route_flow]], clock_ends(data))
+    return Solution(
+        path=SolvePath.PROGRAM_R,
+        status=optimum.status,
+        objective=optimum.cost,
+        schedule=residual_schedule(data, net.spread_routes(size_bytes), stretch, tail_intervals(data)),
+        shadow_price=part.spread_prices(optimum.price),
+        gap=optimum.gap,
+        wall_s=time.perf_counter() - began,
+        variables=optimum.variables,
+        quantum_bytes=quantum,
+        late_bytes=net.spread_flows(late),
+        memory_excess_bytes=spread_excess(data, net, excess),
+        lease_excess_s=net.spread_flows(overdue),
+    )
+
+
+def _nothing_to_send(data: AllocationData, quantum: FloatArray) -> Solution:
+    return Solution(
+        SolvePath.PROGRAM_R,
+        Status.OPTIMAL,
+        0.0,
+        empty_schedule(data),
+        np.zeros(len(data.ports)),
+        quantum_bytes=quantum,
+        late_bytes=np.zeros(len(data.flows)),
+        memory_excess_bytes=np.zeros(len(data.memory)),
+        lease_excess_s=np.zeros(len(data.flows)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimum:
+    """The answer of the reduced program in SI units.
+
+    ``sent`` (R', S), ``over`` (S, P') [bytes], ``delay`` (N,), ``loss`` (D, S) [s], ``late_bytes`` (F',), cost and
+    ``price`` (P',); ``overfull_bytes`` (Q',) and ``overdue`` (M,) [bytes]: what was too much.
+    """
+
+    sent: FloatArray
+    over: FloatArray
+    delay: FloatArray
+    loss: FloatArray
+    late_bytes: FloatArray
+    cost: float
+    price: FloatArray
+    overfull_bytes: FloatArray
+    overdue: FloatArray
+    status: Status = Status.OPTIMAL
+    gap: float = 0.0
+    variables: int = 0
+
+
+def _optimum(scale: Scale, net: Network, form: ResidualForm) -> _Optimum:
+    """Solve the program in the units of ``scale``."""
+    slots, count = len(form.length_s), len(form.decode)
+    over, delay, loss = np.zeros_like(form.room), np.zeros(len(form.delay_price)), np.zeros((count, slots))
+    if not form.upper.any():
+        nothing = np.zeros((len(net.routes), slots)), over, delay, loss, np.zeros(len(net.flows))
+        limits = np.zeros(len(form.pools.least)), np.zeros(len(form.leases.flow))
+        return _Optimum(*nothing, 0.0, np.zeros(len(net.ports)), *limits)
     scaled = form.scaled(scale)
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
     variables, moved, ports, others = build(net, scaled, entries)
+    limited = [v for v in (variables.overfull, variables.overdue) if v is not None]
+    excess = Excess(tuple(limited), EXCESS_PRICE) if limited else None
     terms = (moved, ports, *others)
-    solved = solve_terms(terms, "program R", variables=variables.count)
-    sent = entries.table(variables.sent.value, len(net.routes), len(form.length_s)) * scale.size_bytes
+    solved = solve_limited(terms, excess, "program R", variables=variables.count)
     duals = saving_duals(moved, ports.matrix, ports.room, solved.duals)
     saved = sum(term.worth(duals) for term in terms)
-    return Solution(
-        path=SolvePath.PROGRAM_R,
+    if variables.overdraft is not None:
+        slot, port = variables.rows[variables.overdrawn].T
+        over[slot, port] = np.clip(variables.overdraft.value, 0.0, None) * scale.size_bytes
+        delay[variables.delayed] = np.clip(variables.delay.value, 0.0, None) * scale.time_s
+    if variables.decode_loss is not None:
+        loss = np.asarray(variables.decode_loss.value).reshape(count, slots) * scale.time_s
+    return _Optimum(
+        sent=entries.table(variables.sent.value, len(net.routes), slots) * scale.size_bytes,
+        over=over,
+        delay=delay,
+        loss=loss,
+        late_bytes=_late_bytes(scaled, variables) * scale.size_bytes,
+        cost=solved.objective * scale.cost,
+        price=np.asarray(saved) * scale.cost / scale.rate_bytes_per_s,
+        overfull_bytes=too_much(variables.overfull, len(form.pools.least)) * scale.size_bytes,
+        overdue=too_much(variables.overdue, len(form.leases.flow)) * scale.size_bytes,
         status=solved.status,
-        objective=solved.objective * scale.cost,
-        schedule=_schedule(data, net, form, variables, sent, scale=scale),
-        shadow_price=net.spread_prices(np.asarray(saved)) * scale.cost / scale.rate_bytes_per_s,
         gap=solved.gap,
-        wall_s=time.perf_counter() - began,
         variables=variables.count,
-        quantum_bytes=quantum,
-        late_bytes=net.spread_flows(_late_bytes(scaled, variables) * scale.size_bytes),
     )
 
 
@@ -145,8 +237,11 @@ def build(
         overdrawn=overdrawn,
         delayed=delayed,
         points=points,
+        overfull=one_each(len(form.pools.least) if len(form.pools.room) else 0, "overfull"),
+        overdue=one_each(len(form.leases.flow), "overdue"),
     )
-    moved = CumulativeBytes(net, entries, form.step, form.lower.shape[1], v.sent, v.state)
+    steps = form.lower.shape[1]
+    moved = CumulativeBytes(net, entries, form.step, steps, v.sent, v.state)
     ports = ResidualPort(form, rows, matrix, overdrawn, v.sent, v.overdraft, v.decode_loss)
     others: list[Term] = []
     if v.late is not None:
@@ -155,6 +250,10 @@ def build(
         others.append(CriticalDelay(form, rows, overdrawn, v.overdraft, v.delay, delayed))
     if v.decode_loss is not None:
         others.append(DecodeLoss(form.length_s, form.decode_price, delayed[:0], None, v.decode_loss))
+    if v.overfull is not None:
+        others.append(MemoryRow(form.pools, steps, v.state, v.overfull))
+    if v.overdue is not None:
+        others.append(FixedLease(form.leases, form.lease_step, form.upper[:, -1], v.state, v.overdue))
     return v, moved, ports, others
 
 
@@ -193,32 +292,29 @@ def _late_bytes(form: ResidualForm, v: Variables) -> FloatArray:
     return np.asarray(np.where(jump, np.clip(form.due - before, 0.0, None), 0.0).max(axis=1))
 
 
-def _schedule(
-    data: AllocationData, net: Network, form: ResidualForm, v: Variables, sent: FloatArray, *, scale: Scale
-) -> Schedule:
-    """Spread slots over their intervals, pull bytes forward, and lengthen intervals of delayed phases."""
-    slots = len(form.length_s)
-    over = np.zeros_like(form.room)
-    delay = np.zeros(len(form.delay_price))
-    if v.overdraft is not None:
-        slot, port = v.rows[v.overdrawn].T
-        over[slot, port] = np.clip(v.overdraft.value, 0.0, None) * scale.size_bytes
-        delay[v.delayed] = np.clip(v.delay.value, 0.0, None) * scale.time_s
-    room = form.room + over
-    if v.decode_loss is not None:
-        room += np.asarray(v.decode_loss.value).reshape(-1, slots).T @ form.decode * scale.time_s
+def _spread(
+    data: AllocationData, net: Network, kept: NDArray[np.bool_], form: ResidualForm, optimum: _Optimum
+) -> FloatArray:
+    """Bytes per route class and interval (R', J), slots spread over their intervals, bytes pulled forward.
+
+    What the program left out waits after the tail, and moves into the gaps that are left.
+    """
     share, slot_of = form.share, form.slot_of
+    idle = np.tile(data.idle_usable - data.decode_rate.sum(axis=0), (len(share) - len(data.interval_s), 1))
+    length = np.concatenate([data.interval_s, tail_intervals(data)])
+    room = np.maximum(np.concatenate([data.clock_residual, idle]), 0.0)[:, net.ports] * length[:, None]
+    planned = np.isin(net.ports, net.part(kept).ports)
+    room[:, planned] = ((form.room + optimum.over)[slot_of] + optimum.loss.T[slot_of] @ form.decode) * share[:, None]
+    size = optimum.sent[:, slot_of] * share
+    released, appeared = clock_curves(data, net)[0], clock_appearances(data, net)
+    if has_writebacks(data):
+        size = with_rest(data, net, size, kept)
+        room = np.concatenate([room, np.full((1, len(net.ports)), np.inf)])
+        released = np.concatenate([released, data.volume_bytes[net.flows][:, None]], axis=1)
+        appeared = np.concatenate([appeared, appeared[:, -1:]], axis=1)
+    pools = PoolRoom.of(data, net, appeared, size, optimum.overfull_bytes)
     order = earliest_due_first(data, net.flows)
-    size = pull_forward(
-        sent[:, slot_of] * share,
-        room[slot_of] * share[:, None],
-        released=form.released,
-        net=net,
-        order=order,
-    )
-    return residual_schedule(
-        data, net.spread_routes(size), _interval_stretch(data, form, over, delay), tail_intervals(data)
-    )
+    return pull_forward(size, room, released=released, net=net, order=order, pools=pools)[:, : len(share)]
 
 
 def _interval_stretch(data: AllocationData, form: ResidualForm, over: FloatArray, delay: FloatArray) -> FloatArray:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.memory import PoolRoom
 from pdmodel.allocation.network import Network
 from pdmodel.timeline.phases import FloatArray, IntArray
+from pdmodel.transfer.flows import FlowKind
 
 #: Bytes, relative to a flow's volume, that are not worth a move.
 CRUMB = 1e-12
@@ -19,6 +21,7 @@ def pull_forward(
     released: FloatArray,
     net: Network,
     order: IntArray,
+    pools: PoolRoom | None = None,
 ) -> FloatArray:
     """Bytes per route and slot, each flow's bytes taken from its next later slots wherever a slot has room left.
 
@@ -33,6 +36,7 @@ def pull_forward(
     released: bytes of each flow released by each slot, shape (F, S).
     net: the routes' flows and consumption.
     order: flows, the one to be served first in front, shape (F,).
+    pools: memory that the bytes fill; it is used up.
 
     """
     out = np.clip(size_bytes, 0.0, None)
@@ -58,7 +62,11 @@ def pull_forward(
                 for r in routes[f]:
                     fits = min((left[p] / w for p, w in zip(crossed[r], weight[r], strict=True)), default=np.inf)
                     moved = min(fits * members[r], min(allowed[f], volume[f]) - sent[f])
+                    if pools is not None and moved > CRUMB * volume[f]:
+                        moved = min(moved, pools.limit(f, s, sent[f]))
                     if moved > CRUMB * volume[f]:
+                        if pools is not None:
+                            pools.pull(f, s, sent[f], moved)
                         column[r] += moved / members[r]
                         sent[f] += moved
                         ahead[f] += moved
@@ -69,9 +77,18 @@ def pull_forward(
 
 
 def earliest_due_first(data: AllocationData, flows: IntArray) -> IntArray:
-    """Places in ``flows`` in the order of EDF: by first due phase, loads before sends, then as listed."""
+    """Places in ``flows`` in the order of EDF: by first due phase, loads before sends, then as listed.
+
+    Write-backs come last: they take what is left.
+    """
     key = [
-        (min((k for k, _ in data.flows[f].due), default=0), data.flows[f].kind.value, n) for n, f in enumerate(flows)
+        (
+            data.flows[f].kind is FlowKind.WRITEBACK,
+            min((k for k, _ in data.flows[f].due), default=0),
+            data.flows[f].kind.value,
+            n,
+        )
+        for n, f in enumerate(flows)
     ]
     return np.array([n for *_, n in sorted(key)], dtype=np.int64)
 

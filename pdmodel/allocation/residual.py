@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from pdmodel.allocation.collapse import DIGITS, late_groups
 from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.leases import FixedLeases, fixed_leases
+from pdmodel.allocation.memory import PoolRows, appearances, pool_rows
 from pdmodel.allocation.network import Network, first_of
 from pdmodel.allocation.scaling import Scale
+from pdmodel.allocation.writebacks import postponable
 from pdmodel.timeline.phases import FloatArray, IntArray
 from pdmodel.transfer.flows import Flow, FlowKind
 
@@ -34,7 +37,7 @@ class ResidualForm:
     and ``delay_price`` (N,) of a pooled phase; ``pool`` (all phases,). ``lower``, ``upper``, ``due`` (F', K) [bytes]:
     bounds of the bytes sent by a step's end, bytes due by its start. ``quantum`` (F',) [bytes], ``group`` (F',),
     ``group_price`` (G',). ``decode`` (D, P') [byte/s]. ``slot_of``, ``share`` (J,): slot of each interval and its share
-    of it; ``released`` (F', J) [bytes].
+    of it. ``pools``: rows over steps; ``leases``, and ``lease_step`` (M,): the step that each lease's interval is in.
     """
 
     length_s: FloatArray
@@ -58,7 +61,9 @@ class ResidualForm:
     decode_price: FloatArray
     slot_of: IntArray
     share: FloatArray
-    released: FloatArray
+    pools: PoolRows
+    leases: FixedLeases
+    lease_step: IntArray
 
     @property
     def step_s(self) -> FloatArray:
@@ -66,7 +71,7 @@ class ResidualForm:
         return np.bincount(self.step, self.length_s).astype(float)
 
     def scaled(self, scale: Scale) -> ResidualForm:
-        """The same form in the units of ``scale`` (``released`` stays in bytes)."""
+        """The same form in the units of ``scale`` (``leases`` stay in seconds)."""
         size, rate = scale.size_bytes, scale.rate_bytes_per_s
         return replace(
             self,
@@ -82,6 +87,7 @@ class ResidualForm:
             group_price=self.group_price / scale.price,
             decode=self.decode / rate,
             decode_price=self.decode_price / scale.price,
+            pools=self.pools.scaled(size),
         )
 
 
@@ -90,15 +96,15 @@ def tail_intervals(data: AllocationData) -> FloatArray:
 
     .. math:: \Delta_j \propto 1.6^j, \quad \sum_j \Delta_j = 1.05 \max_e \sum_f V_f m_{p(f),e} / \hat C_e
 
-    p(f) is the route of f with the least bottleneck time. The record's own tail wins. Shape (12,) or as given. All
-    bytes can be sent in it, so program R is always feasible.
+    p(f) is the route of f with the least bottleneck time; write-backs that can move after the tail do not count. The
+    record's own tail wins. Shape (12,) or as given. All other bytes can be sent in it, so program R is always feasible.
     """
     if data.tail_s is not None:
         return data.tail_s
     usable = data.idle_usable
     per_byte = (data.consumption / usable).max(axis=1, initial=0.0)
     load = np.zeros(len(data.ports))
-    for f, volume in enumerate(data.volume_bytes):
+    for f, volume in enumerate(np.where(postponable(data), 0.0, data.volume_bytes)):
         of_flow = np.flatnonzero(data.route_flow == f)
         load += volume * data.consumption[of_flow[np.argmin(per_byte[of_flow])]]
     total = TAIL_MARGIN * float((load / usable).max(initial=0.0))
@@ -135,25 +141,59 @@ def clock_bounds(data: AllocationData) -> tuple[tuple[FloatArray, FloatArray], .
 
 
 def step_time(data: AllocationData, flow: Flow, k: int, bounds: tuple[FloatArray, FloatArray]) -> float:
-    """Time on the clock of "the start of phase k" for a flow [s].
+    """Time on the clock of "the start of phase k" for a flow [s]: see `start_time`."""
+    return start_time(data, flow.lane, flow.request, k, bounds)
 
-    That is the end of phase k - 1, unless the flow belongs to the request that phase k begins after an idle time.
+
+def start_time(data: AllocationData, lane: str, request: str, k: int, bounds: tuple[FloatArray, FloatArray]) -> float:
+    """Time on the clock of "the start of phase k" for what belongs to a request of a lane [s].
+
+    That is the end of phase k - 1, unless phase k begins the request after an idle time; and never before the request
+    arrives.
     """
     start, end = bounds
-    phases = data.lanes[data.lane_index[flow.lane]].phases
-    if k == 0:
-        return float(start[0])
-    if k < len(phases) and phases[k].request == flow.request and phases[k - 1].request != flow.request:
-        return float(start[k])
-    return float(end[k - 1])
+    phases, arrival = data.lanes[data.lane_index[lane]].phases, data.arrival_s.get((lane, request), 0.0)
+    if k == 0 or (k < len(phases) and phases[k].request == request != phases[k - 1].request):
+        return max(float(start[k]), arrival)
+    return max(float(end[k - 1]), arrival)
+
+
+def clock_appearances(data: AllocationData, net: Network) -> FloatArray:
+    """Bytes that appeared in each pool class by the start of each interval, shape (Q', J) [bytes]."""
+    bounds, start_s = clock_bounds(data), _starts(data)
+
+    def place(lane: str, k: int, request: str) -> int:
+        return _place(data, start_s, start_time(data, lane, request, k, bounds[data.lane_index[lane]]))
+
+    return appearances(data, net, place, len(start_s))
+
+
+def clock_leases(data: AllocationData, net: Network) -> FixedLeases:
+    """The leases of the flows of a network on the clock and its tail."""
+    bounds, released = clock_bounds(data), []
+    for f in net.flows:
+        flow = data.flows[f]
+        first = min((k for k, size_bytes in flow.release if size_bytes > 0), default=0)
+        released.append(step_time(data, flow, first, bounds[data.lane_index[flow.lane]]))
+    return fixed_leases(data, net, released, clock_ends(data))
+
+
+def clock_ends(data: AllocationData) -> FloatArray:
+    """When each interval of the clock and its tail ends, shape (J,) [s]."""
+    edges = data.clock.edges_s
+    return np.concatenate([edges[1:], edges[-1] + np.cumsum(tail_intervals(data))])
 
 
 def residual_form(data: AllocationData, net: Network, quantum: FloatArray) -> ResidualForm:
     """The intervals of a record on its fixed clock; ``quantum`` (F,) [bytes] normalises lateness."""
-    tail, clock, ports = tail_intervals(data), len(data.interval_s), net.ports
+    tail, ports = tail_intervals(data), net.ports
     interval = np.concatenate([data.interval_s, tail])
-    upper, due = _curves(data, net, np.concatenate([data.clock.edges_s[:clock], np.full(len(tail), np.inf)]))
-    slot_of, first, step_of, pool = _merge(data, ports, upper, due)
+    upper, due = clock_curves(data, net)
+    appeared, leases = clock_appearances(data, net), clock_leases(data, net)
+    cut = np.zeros(len(interval), dtype=bool)
+    cut[1:] = (appeared[:, 1:] != appeared[:, :-1]).any(axis=0)
+    cut[leases.interval + 1] = True
+    slot_of, first, step_of, pool = _merge(data, ports, upper, due, cut)
     step = step_of[first]
     length = np.bincount(slot_of, interval).astype(float)
     steady, idle = data.decode_rate.sum(axis=0), data.idle_usable
@@ -169,7 +209,9 @@ def residual_form(data: AllocationData, net: Network, quantum: FloatArray) -> Re
     start_of_step = np.unique(step_of, return_index=True)[1]
     end_of_step = np.append(start_of_step[1:], len(step_of)) - 1
     lower, bound = np.zeros((len(net.flows), len(start_of_step))), upper[:, end_of_step]
-    lower[:, -1] = bound[:, -1] = data.volume_bytes[net.flows]
+    bound[:, -1] = data.volume_bytes[net.flows]
+    later = postponable(data)[net.flows] & (data.tail_s is None)
+    lower[:, -1] = np.where(later, 0.0, bound[:, -1])
     group, price = late_groups(data)
     group_class = net.classes.group
     return ResidualForm(
@@ -194,34 +236,46 @@ def residual_form(data: AllocationData, net: Network, quantum: FloatArray) -> Re
         decode_price=data.decode_price_per_s,
         slot_of=slot_of,
         share=np.divide(interval, length[slot_of], out=np.zeros_like(interval), where=length[slot_of] > 0),
-        released=upper,
+        pools=pool_rows(data, net, appeared[:, start_of_step], lower, bound),
+        leases=leases,
+        lease_step=step_of[leases.interval],
     )
 
 
-def _curves(data: AllocationData, net: Network, start_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _starts(data: AllocationData) -> FloatArray:
+    """Start of each interval of the clock, infinite in the tail, shape (J,) [s]."""
+    clock = len(data.interval_s)
+    return np.concatenate([data.clock.edges_s[:clock], np.full(len(tail_intervals(data)), np.inf)])
+
+
+def _place(data: AllocationData, start_s: FloatArray, time_s: float) -> int:
+    """The first interval that starts at a time or later."""
+    slack = 1e-12 * float(data.clock.edges_s[-1] - data.clock.edges_s[0])
+    return int(np.searchsorted(start_s, time_s - slack))
+
+
+def clock_curves(data: AllocationData, net: Network) -> tuple[FloatArray, FloatArray]:
     """Bytes released and bytes due by the start of each interval, (F', J) [bytes]."""
-    bounds = clock_bounds(data)
+    bounds, start_s = clock_bounds(data), _starts(data)
     shape = (len(net.flows), len(start_s))
     upper, due = np.zeros(shape), np.zeros(shape)
-    slack = 1e-12 * float(data.clock.edges_s[-1] - data.clock.edges_s[0])
     for row, f in enumerate(net.flows):
         flow = data.flows[f]
         mine = bounds[data.lane_index[flow.lane]]
         for pairs, curve in ((flow.release, upper), (flow.due, due)):
             for k, size_bytes in pairs:
-                place = int(np.searchsorted(start_s, step_time(data, flow, k, mine) - slack))
-                curve[row, place] += size_bytes
+                curve[row, _place(data, start_s, step_time(data, flow, k, mine))] += size_bytes
     volume = data.volume_bytes[net.flows][:, None]
     return np.minimum(np.cumsum(upper, axis=1), volume), np.minimum(np.cumsum(due, axis=1), volume)
 
 
 def _merge(
-    data: AllocationData, ports: IntArray, upper: FloatArray, due: FloatArray
+    data: AllocationData, ports: IntArray, upper: FloatArray, due: FloatArray, cut: NDArray[np.bool_]
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Slot of each interval (J,), first interval of each slot (S,), step of each interval (J,), pool of each phase.
 
     Intervals merge inside a step when each lane runs a phase of equal price, rates and speed, nothing is due yet, and
-    no running phase is cut by another lane's breakpoint.
+    no running phase is cut by another lane's breakpoint; where ``cut`` (J,) says so, a step begins.
     """
     phase, speed = data.clock.phase, data.clock.speed
     lanes, clock = phase.shape
@@ -237,7 +291,7 @@ def _merge(
         parts = np.bincount(phase[lane, running], minlength=len(alike.reshape(-1)))
         plain[running] &= parts[phase[lane, running]] == 1
     fresh = np.ones(count, dtype=bool)
-    fresh[1:] = ~plain[1:] | ~plain[:-1] | (upper[:, 1:] != upper[:, :-1]).any(axis=0)
+    fresh[1:] = ~plain[1:] | ~plain[:-1] | (upper[:, 1:] != upper[:, :-1]).any(axis=0) | cut[1:]
     step = np.cumsum(fresh) - 1
     pace = np.zeros((lanes, count))
     pace[:, :clock] = np.round(speed, DIGITS)

@@ -45,6 +45,9 @@ class Solution:
     ``gap`` is the relative duality gap (0 for closed forms). ``variables`` counts those of the solved, reduced program.
     ``elastic`` are the times of program E and of its closed form. ``quantum_bytes``, ``late_bytes`` shape (F,): what
     program R divided lateness by, and the bytes of a flow that it leaves unsent at a due time, at most.
+    ``memory_excess_bytes`` shape (Q,): by how much the program overfills a pool at most, because nothing else was
+    possible; ``lease_excess_s`` shape (F,): by how much a flow outlasts its lease for that reason. None where no
+    program was solved.
     """
 
     path: SolvePath
@@ -58,3 +61,5 @@ class Solution:
     elastic: Elastic | None = None
     quantum_bytes: FloatArray | None = None
     late_bytes: FloatArray | None = None
+    memory_excess_bytes: FloatArray | None = None
+    lease_excess_s: FloatArray | None = None

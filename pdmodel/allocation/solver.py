@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from pdmodel.allocation.limits import NONE, Excess
 from pdmodel.allocation.solution import Status
 from pdmodel.allocation.terms import Term
 from pdmodel.errors import SolverError
@@ -82,6 +83,34 @@ def solve_terms(terms: Sequence[Term], name: str, variables: int) -> Solved:
             return Solved(float(problem.value), duals, Status(problem.status), _gap(problem))
         said.append(f"{solver}: {problem.status}")
     raise SolverError(f"{name} has no optimum: {'; '.join(said)}")
+
+
+def solve_limited(terms: Sequence[Term], excess: Excess | None, name: str, variables: int) -> Solved:
+    """`solve_terms` with memory and leases that yield only where they must.
+
+    At the price of ``excess`` first: if nothing is too much then, the price did not matter. Else the least that is too
+    much is found by itself, and the cost is minimised with that much allowed. The objective is without that price.
+    """
+    if excess is None:
+        return solve_terms(terms, name, variables)
+    solved = solve_terms((*terms, excess), name, variables)
+    if all((x <= NONE).all() for x in excess.values):
+        return replace(solved, objective=solved.objective - float(excess.cost().value))
+    solve_terms((*(Constraints(term) for term in terms), replace(excess, price=1.0)), name, variables)
+    most = tuple(x * (1.0 + TOLERANCE) + TOLERANCE for x in excess.values)
+    return solve_terms((*terms, replace(excess, price=0.0, most=most)), name, variables)
+
+
+@dataclass(frozen=True)
+class Constraints(Term):
+    """The constraints of a term without its cost."""
+
+    equation = ""
+    term: Term
+
+    def constraints(self) -> Mapping[str, Any]:
+        """Those of the term."""
+        return self.term.constraints()
 
 
 def _gap(problem: Any) -> float:

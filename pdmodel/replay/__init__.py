@@ -1,6 +1,7 @@
 """Replay: what happens to collectives and KV under a policy, event by event."""
 
 from pdmodel.replay.engine import simulate
+from pdmodel.replay.memory import PoolTrace, memory_trace
 from pdmodel.replay.outcome import LaneOutcome, Replay, Segment
 from pdmodel.replay.policies import (
     AFTER_PREFILL,
@@ -38,6 +39,7 @@ __all__ = [
     "LaneOutcome",
     "PlanPolicy",
     "Policy",
+    "PoolTrace",
     "QueuePolicy",
     "Reference",
     "Replay",
@@ -45,6 +47,7 @@ __all__ = [
     "band",
     "best_cap",
     "cap",
+    "memory_trace",
     "plan",
     "policy_named",
     "simulate",

@@ -138,6 +138,7 @@ def answer(decided: Decided) -> Plan:
             *timeline.warnings,
             *release_note(resolved, eager, choice),
             *choice.warnings,
+            *decided.notes,
         ),
         provenance=provenance_of(resolved),
         data=data,

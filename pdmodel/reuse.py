@@ -19,7 +19,7 @@ from pdmodel.replay.engine import simulate
 from pdmodel.replay.policies import RESIDUAL_EDF, STRICT
 from pdmodel.resolve import MOST_PASSES, ResolvedScenario
 from pdmodel.scenario import Reuse
-from pdmodel.timeline.phases import FloatArray, Timeline
+from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.workload.request import CacheTier, Request
 
@@ -27,6 +27,10 @@ MOST_SPLITS: Final = 24
 """Splits of one request that are looked at in one pass."""
 MOST_PLANNED: Final = 3
 """Of these, the splits that are planned in one pass."""
+CLEARLY: Final = 0.05
+"""Share of the total that must be won before somebody who did not ask is told."""
+QUICK_PASSES: Final = 1000
+"""Passes through a layer whose timeline is built and replayed in well under a second."""
 RULES: Final = (STRICT, RESIDUAL_EDF)
 MOST_PASSES_OVER_REQUESTS: Final = 3
 NEAR: Final = 1e-3
@@ -60,6 +64,7 @@ class Decided:
 
     best: Candidate
     rows: tuple[ReuseResult, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,8 @@ def decide(
 
     Returns
     -------
-    The planned scenario; with ``reuse: best`` a row for each request and tier.
+    The planned scenario; with ``reuse: best`` a row for each request and tier, else a note where computing (half of) a
+    prefix again would clearly be cheaper.
 
     Raises
     ------
@@ -111,7 +117,7 @@ def decide(
     say = progress or _quiet
     best = _planned(resolved, measured, say)
     if resolved.spec.cache.reuse is Reuse.LOAD:
-        return Decided(best)
+        return Decided(best, notes=_hints(best, measured))
     searches: dict[str, _Search] = {}
     wanted = [request for request in resolved.requests if least_split(resolved, request) < request.cached_tokens]
     for _ in range(MOST_PASSES_OVER_REQUESTS):
@@ -169,6 +175,31 @@ def _planned(resolved: ResolvedScenario, measured: tuple[float, float] | None, s
     return Candidate(resolved, timeline, data, choose(data, measured, say), base_cost(data))
 
 
+def _hints(now: Candidate, measured: tuple[float, float] | None) -> tuple[str, ...]:
+    """Prefixes that would better be computed again, the whole or the second half: looked at where it costs little.
+
+    Computing more takes at least as long, so no more can be won than what the delays cost.
+    """
+    if now.choice.replay.cost < CLEARLY * now.total:
+        return ()
+    found = []
+    for request in now.resolved.requests:
+        search = _Search(now, request, measured, _quiet)
+        least, cached = search.least, request.cached_tokens
+        chunk = now.resolved.spec.prefill.chunk_tokens or request.input_tokens
+        passes = now.resolved.arch.layers * (request.input_tokens // chunk)
+        if least == cached or passes > QUICK_PASSES:
+            continue
+        costs = {split: search.look(split).total for split in {least, max(least, search.page(cached / 2))}}
+        split = min(costs, key=lambda split: costs[split])
+        if costs[split] < (1 - CLEARLY) * now.total:
+            found.append(
+                f"{request.name}: computing {cached - split} of {cached} cached tokens again would cost "
+                f"{costs[split]:.3g} GPU·s in all instead of {now.total:.3g}: see cache.reuse best"
+            )
+    return tuple(found)
+
+
 class _Search:
     """The splits of one request, the others left as they are.
 
@@ -212,16 +243,16 @@ class _Search:
             ends.add(max(at, self.least))
         splits = sorted(ends)
         for split in splits:
-            self._look(split)
+            self.look(split)
         heap = [self._interval(a, b) for a, b in pairwise(splits)]
         heapq.heapify(heap)
         while heap and len(self.points) < MOST_SPLITS:
             bound, a, b = heapq.heappop(heap)
             if bound >= min(point.total for point in self.points.values()) * (1 - NEAR):
                 break
-            middle = round((a + b) / 2 / self.step) * self.step
+            middle = self.page((a + b) / 2)
             if a < middle < b:
-                self._look(middle)
+                self.look(middle)
                 for one, two in ((a, middle), (middle, b)):
                     heapq.heappush(heap, self._interval(one, two))
 
@@ -229,10 +260,16 @@ class _Search:
         one, two = self.points[a], self.points[b]
         return two.base + min(one.bound - one.base, two.bound - two.base), a, b
 
-    def _look(self, split: int) -> None:
+    def page(self, tokens: float) -> int:
+        """The nearest number of whole pages, in tokens."""
+        return round(tokens / self.step) * self.step
+
+    def look(self, split: int) -> _Point:
+        """Bound a split, and replay it under simple rules."""
         if split not in self.points:
             self.say(f"{self.request.name}: {split} of {self.request.cached_tokens} cached tokens loaded")
             self.points[split] = self._point(scenario_record(with_split(self.now.resolved, self.request, split))[1])
+        return self.points[split]
 
     def _point(self, data: AllocationData) -> _Point:
         kv_weight, interference = self.measured or (1.0, 0.0)

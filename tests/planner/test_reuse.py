@@ -125,17 +125,20 @@ def test_several_requests_are_decided_one_at_a_time():
     assert found.best.total <= min(row.cost_load_all for row in found.rows) * (1 + 1e-12)
     # No change of one request alone is better.
     for request in resolved.requests:
-        for split in (request.cached_tokens // 2 // 64 * 64, request.cached_tokens):
-            other = planned(with_split(found.best.resolved, request, split))
-            assert found.best.total <= other * (1 + NEAR)
+        other = planned(with_split(found.best.resolved, request, request.cached_tokens))
+        assert found.best.total <= other * (1 + NEAR)
 
 
-def test_load_decides_nothing():
+def test_load_decides_nothing_and_tells_where_computing_is_clearly_cheaper():
     resolved = scenario(*CASES["between"], cache={"reuse": "load"})
     found = decide(resolved)
     assert found.rows == ()
     assert found.best.resolved is resolved
+    (note,) = found.notes
+    assert note.startswith("r0: computing 576 of 1152 cached tokens again would cost ")
     assert plan(resolved).reuse == ()
+    assert note in plan(resolved).warnings
+    assert decide(scenario(*CASES["load"], cache={"reuse": "load"})).notes == ()
 
 
 def test_the_first_tokens_stay_in_order_of_tiers():

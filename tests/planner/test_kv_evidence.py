@@ -97,7 +97,7 @@ def test_the_control_plane_is_in_every_time_to_the_first_token_but_that_without_
 
 
 def test_where_the_time_of_a_request_goes(variant):
-    """TP4 to TP8 with pages of whole tokens: 256 bytes a descriptor; the fix is named where that makes it infeasible."""
+    """TP4 to TP8, pages of whole tokens: 256 bytes a descriptor; the fix is named where that makes it infeasible."""
     found = plan(variant("layout_mismatch"))
     (row,) = found.transfer_times
     assert row.run_bytes == pytest.approx(256.0)

@@ -175,3 +175,14 @@ def test_the_plan_carries_the_rows():
     found = plan(scenario(*CASES["between"]))
     assert found.reuse == decided("between").rows
     assert np.isclose(found.times.prefill_no_kv_s, float(decided("between").best.data.duration_s[0].sum()))
+
+
+def test_a_slow_store_is_computed_again_and_host_memory_loaded(variant):
+    """14,336 tokens of 262,144 bytes at 1.95 GB/s take 1.9 s; computing them takes a third of that."""
+    host, store = plan(variant("slow_store_recompute")).reuse
+    assert (host.tier, host.loaded_tokens, host.recomputed_tokens) == ("host_memory", 16384, 0)
+    assert (store.tier, store.loaded_tokens, store.recomputed_tokens) == ("store", 0, 14336)
+    assert store.load_s == pytest.approx(14_336 * 64 * 2 * 8 * 128 * 2 / 1.95e9, rel=1e-6)
+    assert store.recompute_s < store.load_s / 2
+    assert host.cost_best < 0.5 * host.cost_load_all
+    assert host.cost_best < 0.7 * host.cost_recompute_all

@@ -276,7 +276,7 @@ def test_a_queued_request_has_its_prefetch_behind_others(variant) -> None:
     fetched = resolved.requests[1].cached_tokens
     wait = queueing_s(resolved)["B"]
     assert 0 < fetched < 36_864 and fetched % 8_192 == 0
-    rate = 1.95e9 / PER_TOKEN  # TP4: no copies
+    rate = 1.95e9 / kv_bytes_per_token(resolved.arch, resolved.spec.kv_dtype)  # TP4: no copies
     assert fetched <= wait * rate < fetched + 8_192 * 1.05
     flow = named(built(resolved), "B/prefetch/")[0]
     assert flow.release[0][0] == 0, "from its arrival on, while A runs"

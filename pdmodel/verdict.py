@@ -11,14 +11,12 @@ from pdmodel.allocation.bound import shared_ports
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, Verdict, VerdictKind
-from pdmodel.hardware.ports import REFERENCE_BYTES, PortKind
+from pdmodel.hardware.ports import PIECE_PORTS, REFERENCE_BYTES, PortKind
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import format_bytes, format_count, format_rate, format_seconds
 
 WORTH = 0.01
-PIECE_PORTS = (PortKind.POSTING, PortKind.MESSAGES)
-"""Ports whose bytes are those of `REFERENCE_BYTES` pieces."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ class PortKind(StrEnum):
     ABSTRACT = "abstract"
 
 
+PIECE_PORTS = (PortKind.POSTING, PortKind.MESSAGES)
+"""Kinds of port whose bytes are those of `REFERENCE_BYTES` pieces."""
+
+
 class Discipline(StrEnum):
     """How a resource divides itself (design: `shared` by input link, `fifo` a copy engine, `classes` a NIC wire)."""
 

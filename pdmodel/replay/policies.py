@@ -64,8 +64,9 @@ class Reference:
     """A figure to compare with, no policy: nothing can be set so that it happens.
 
     ``no_kv``: the lanes without any KV. ``bytes_over_bandwidth``: every flow as if it were alone on the box, each of
-    its routes at the constant rate min_e C_e / m_e, first in, first out, from its release on; collectives as without
-    KV. So a flow takes V m / C at its narrowest port, and nobody is in anybody's way.
+    its routes at the constant rate min_e C_e / m_e over links, first in, first out, from its release on; collectives as
+    without KV. So a flow takes V m / C at its narrowest link, however many pieces it falls into (posting threads and
+    message rates do not count), and nobody is in anybody's way.
     """
 
     name: str

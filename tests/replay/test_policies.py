@@ -1,5 +1,7 @@
 """Every policy on records small enough to work out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,16 @@ def test_bytes_over_bandwidth_is_the_narrowest_port_of_each_route() -> None:
     )  # fmt: skip
     data = record([Lane("a", (compute(5.0),))], [flow], e=10.0, f=4.0, g=9.0)
     assert simulate(data, "bytes_over_bandwidth").flow_finish_s == pytest.approx([1.5])
+
+
+def test_bytes_over_bandwidth_does_not_count_pieces() -> None:
+    data = record(
+        [Lane("a", (compute(5.0),))], [send("f", route(e=1.0, threads=100.0), (0, 20.0))], e=10.0, threads=50.0
+    )
+    ports = tuple(replace(port, kind=PortKind.POSTING) if port.name == "threads" else port for port in data.ports)
+    counted = replace(data, ports=ports)
+    assert simulate(counted, "bytes_over_bandwidth").flow_finish_s == pytest.approx([2.0])
+    assert simulate(counted, "unmanaged").flow_finish_s == pytest.approx([40.0])
 
 
 def test_residual_edf_loads_in_order_of_due() -> None:

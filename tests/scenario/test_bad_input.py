@@ -59,7 +59,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "found 65536: at least one of the 65536",
     ),
     ("profile", {"prefill": {"hardware": "rtx_pro_6000_wrx90"}}, "prefill.hardware", "unknown hardware profile"),
-    ("engine", {"prefill": {"engine": "sglang"}}, "prefill.engine", "did you mean 'sglang_mooncake'"),
+    ("engine", {"prefill": {"engine": "sglang_moncake"}}, "prefill.engine", "did you mean 'sglang_mooncake'"),
     ("LLM", {"llm": "qwen3-235b"}, "llm", "unknown LLM 'qwen3-235b'.*did you mean 'qwen3-235b-a22b'"),
     ("NIC", {"transfer": {"nics": [0, 2]}}, "transfer.nics", "found NIC 2; expected 0 to 1"),
     ("decode NIC", {"transfer": {"decode_nics": [5]}}, "transfer.decode_nics", "found NIC 5"),

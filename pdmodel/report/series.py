@@ -87,7 +87,7 @@ def binned(start_s: FloatArray, end_s: FloatArray, values: FloatArray, edges_s: 
 
     Returns
     -------
-    Means, shape (m,) or (m, k).
+    Means, shape (m,) or (m, k); 0 over a bin of no length.
 
     """
     flat = values.reshape(len(start_s), -1)
@@ -95,7 +95,8 @@ def binned(start_s: FloatArray, end_s: FloatArray, values: FloatArray, edges_s: 
     area = np.concatenate([np.zeros((1, flat.shape[1])), np.cumsum(flat * (end_s - start_s)[:, None], axis=0)])
     at_times = np.repeat(area, 2, axis=0)[1:-1]
     at_edges = np.stack([np.interp(edges_s, times, column) for column in at_times.T], axis=1)
-    mean = np.diff(at_edges, axis=0) / np.diff(edges_s)[:, None]
+    width = np.diff(edges_s)[:, None]
+    mean = np.divide(np.diff(at_edges, axis=0), width, out=np.zeros((len(width), flat.shape[1])), where=width > 0)
     return mean.reshape(len(edges_s) - 1, *values.shape[1:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,6 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import bound_prices, certified, lower_bound, single_port
 from pdmodel.allocation.solution import Solution, SolvePath
 from pdmodel.answer import SolverResult
-from pdmodel.errors import SolverError
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.memory import PoolTrace, memory_trace
 from pdmodel.replay.outcome import Replay
@@ -43,8 +43,8 @@ PROVED = 1e-6
 class Choice:
     """The plan (a schedule or a simple rule), its recorded replay, and everything it was held against.
 
-    ``memory``: the pools over time under the plan. ``broken``: of each candidate, by name, that does not fit its memory
-    or lets a lease expire, why. ``warnings``: what the plan cannot keep.
+    ``memory``: the pools over time under the plan. ``broken``: of each candidate, by name, that does not fit its
+    memory, lets a lease expire or never ends its write-backs, why. ``warnings``: the leases that the plan cannot keep.
     """
 
     policy: Policy
@@ -80,7 +80,6 @@ class Choice:
 class _Found:
     path: SolvePath
     solution: Solution | None = None
-    warnings: tuple[str, ...] = ()
 
 
 def choose(
@@ -140,12 +139,15 @@ def choose(
         ),
         memory=memory_trace(data, recorded),
         broken={p.name: reason for p, r in (*tried, (policy, replay)) if (reason := keeps.reason(p, r))},
-        warnings=(*found.warnings, *_lost(data, recorded)),
+        warnings=_lost(data, recorded),
     )
 
 
 class Keeps:
-    """Whether candidates keep to limits that cost nothing until they are broken: memory first, then leases."""
+    """Whether candidates keep to limits that cost nothing until they are broken.
+
+    Memory before leases, leases before write-backs that are never over.
+    """
 
     def __init__(self, data: AllocationData, centre: tuple[float, float]) -> None:
         self.centre = centre
@@ -154,11 +156,15 @@ class Keeps:
 
     def reason(self, policy: Policy, replay: Replay) -> str:
         """What the candidate breaks, on one line; empty if nothing."""
-        return "; ".join(part for part in (self._memory(policy, replay), *_lost(self._data, replay)) if part)
+        stuck = "write-backs are never over" if replay.writeback_end_s == math.inf else ""
+        return "; ".join(part for part in (self._memory(policy, replay), *_lost(self._data, replay), stuck) if part)
 
     def best(self, candidates: Sequence[tuple[Policy, Replay]]) -> tuple[Policy, Replay]:
-        """The cheapest of those that break least: neither limit, a lease, memory."""
-        rank = [(bool(self._memory(policy, replay)), bool(replay.expired)) for policy, replay in candidates]
+        """The cheapest of those that break least; one under which KV starves is the last of all."""
+        rank = [
+            (math.isinf(r.cost), bool(self._memory(p, r)), bool(r.expired), r.writeback_end_s == math.inf)
+            for p, r in candidates
+        ]
         return _least([pair for pair, mine in zip(candidates, rank, strict=True) if mine == min(rank)])
 
     def _memory(self, policy: Policy, replay: Replay) -> str:
@@ -169,7 +175,9 @@ class Keeps:
             if not all(pool.fits for pool in pools) and not replay.segments:
                 # An upper bound does not fit: look closely.
                 pools = memory_trace(self._data, _replay(self._data, policy, self.centre, record=True))
-            self._overfull[id(replay)] = "; ".join(pool.text for pool in pools if not pool.fits)
+            over = [pool.text for pool in pools if not pool.fits]
+            more = f" and {len(over) - 1} more" if len(over) > 1 else ""
+            self._overfull[id(replay)] = f"{over[0]}{more}" if over else ""
         return self._overfull[id(replay)]
 
 
@@ -240,31 +248,18 @@ def _equal_prices(data: AllocationData) -> bool:
 
 
 def _program(data: AllocationData, keeps: Keeps) -> tuple[_Found, list[tuple[Policy, Replay]]]:
-    """Program E on one lane with one request, else the rounds of program R; every schedule replayed.
+    """Program E on one lane with one request, else the rounds of program R; every schedule replayed."""
+    if len(data.lanes) == 1 and len(data.requests) == 1:
+        from pdmodel.allocation.program_e import solve_elastic
 
-    Rows of memory and leases may leave no schedule at all: then simple rules are all there is, and a warning says so.
-    """
-    alone = len(data.lanes) == 1 and len(data.requests) == 1
-    path = SolvePath.PROGRAM_E if alone else SolvePath.PROGRAM_R
-    try:
-        solutions = _solutions(data, alone=alone)
-    except SolverError as error:
-        if not data.memory and all(flow.lease_s is None for flow in data.flows):
-            raise
-        return _Found(path, warnings=(f"no schedule found that fits memory and keeps leases: {error}",)), []
+        solutions, path = [solve_elastic(data)], SolvePath.PROGRAM_E
+    else:
+        from pdmodel.allocation.program_r import quantum_rounds
+
+        solutions, path = list(quantum_rounds(data)), SolvePath.PROGRAM_R
     replays = [_planned(data, solution, keeps.centre) for solution in solutions]
     best = keeps.best(replays)
     return _Found(path, solutions[next(k for k, pair in enumerate(replays) if pair is best)]), replays
-
-
-def _solutions(data: AllocationData, *, alone: bool) -> list[Solution]:
-    if alone:
-        from pdmodel.allocation.program_e import solve_elastic
-
-        return [solve_elastic(data)]
-    from pdmodel.allocation.program_r import quantum_rounds
-
-    return list(quantum_rounds(data))
 
 
 def _planned(data: AllocationData, solution: Solution, centre: tuple[float, float]) -> tuple[Policy, Replay]:
@@ -312,6 +307,6 @@ def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: floa
             gap=solution.gap,
             variables=solution.variables,
         )
-    if rule and (solution is not None or found.warnings):
+    if solution is not None and rule:
         result = replace(result, path=f"policy:{rule}")
     return result

@@ -229,7 +229,20 @@ def engine_compare() -> str:
     return f"```text\n$ pdmodel engine compare {FLAGSHIP}\n{run('engine', 'compare', FLAGSHIP).rstrip()}\n```\n"
 
 
+def engine_mismatch() -> str:
+    """Four prefill ranks and eight decode ranks under engines that lay pages out differently."""
+    engines = "sglang_mooncake,vllm_mooncake,vllm_nixl,tensorrt_llm"
+    scenario = json.loads((ROOT / "scenarios" / "rtx_pro_6000_qwen3_32b_tp4.json").read_text(encoding="utf-8"))
+    scenario["name"], scenario["decode"]["tp_size"] = "tp4_to_tp8", 8
+    with TemporaryDirectory() as name:
+        (Path(name) / "tp4_to_tp8.json").write_text(json.dumps(scenario), encoding="utf-8")
+        words = ("engine", "compare", "tp4_to_tp8.json", "--engines", engines)
+        text = run(*words, folder=Path(name))
+    return f"```text\n$ pdmodel {' '.join(words)}\n{text.rstrip()}\n```\n"
+
+
 QUOTES: dict[str, Callable[[], str]] = {
+    "engine-mismatch": engine_mismatch,
     "engine-list": engine_list,
     "engine-compare": engine_compare,
     **{name: kv_tiers(name) for name in KV_TIERS},

@@ -55,6 +55,21 @@ def test_descriptors_are_those_of_all_requests():
     assert min(each) > 0 and len(each) > 1
 
 
+def test_heads_that_are_split_cost_descriptors_by_layout():
+    """Four ranks to eight: a token at a time (NHD), a page of 16 (HND), or packed."""
+    spec, _ = read_scenario(SCENARIO)
+    wider = spec.model_copy(update={"decode": spec.decode.model_copy(update={"tp_size": 8})})
+    rows = compare_engines(wider, ["sglang_mooncake", "vllm_mooncake", "vllm_nixl", "tensorrt_llm"])
+    nhd, pushed, pulled, packed = (row.found for row in rows)
+    assert nhd is not None and pushed is not None and pulled is not None and packed is not None
+    assert nhd.descriptors == 16 * pushed.descriptors == 16 * pulled.descriptors
+    assert packed.descriptors < pushed.descriptors / 100
+    assert (nhd.bound_by, pushed.bound_by, packed.bound_by) == ("descriptors", "descriptors", "control")
+    waits = [row.decode_stall_s - row.control_s for row in (nhd, pushed, pulled, packed)]
+    assert waits[0] > 50 * waits[3]
+    assert waits[0] > waits[1] > waits[2] > waits[3]
+
+
 def test_an_engine_by_path_beside_shipped_ones(tmp_path: Path):
     raw = json.loads(resolve("engines", "layerwise").read_text())
     raw["name"] = "mine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -71,12 +72,12 @@ class Decided:
 class _Point:
     """A split that was looked at [GPU·s]: base, a bound of the total, the total under the better of two simple rules.
 
-    ``planned``: where it was planned.
+    ``by_rule`` is infinite where the bound was enough; ``planned``: where it was planned.
     """
 
     base: float
     bound: float
-    by_rule: float
+    by_rule: float = math.inf
     planned: Candidate | None = None
 
     @property
@@ -190,7 +191,8 @@ def _hints(now: Candidate, measured: tuple[float, float] | None) -> tuple[str, .
         passes = now.resolved.arch.layers * (request.input_tokens // chunk)
         if least == cached or passes > QUICK_PASSES:
             continue
-        costs = {split: search.look(split).total for split in {least, max(least, search.page(cached / 2))}}
+        splits = {least, max(least, search.page(cached / 2))}
+        costs = {split: search.look(split, (1 - CLEARLY) * now.total).total for split in splits}
         split = min(costs, key=lambda split: costs[split])
         if costs[split] < (1 - CLEARLY) * now.total:
             found.append(
@@ -218,7 +220,7 @@ class _Search:
 
     def run(self) -> Candidate:
         """The best candidate; whatever was looked at stays in ``points``."""
-        self.points[self.used] = replace(self._point(self.now.data), planned=self.now)
+        self.points[self.used] = replace(self._point(self.now.data, 0.0), planned=self.now)
         self._halve()
         best, programs = self.now, 0
         for split in sorted(self.points, key=lambda split: (self.points[split].total, -split)):
@@ -243,16 +245,17 @@ class _Search:
             ends.add(max(at, self.least))
         splits = sorted(ends)
         for split in splits:
-            self.look(split)
+            # What is told of the two ends is a cost, not a bound.
+            self.look(split, math.inf if split in {self.least, self.request.cached_tokens} else self._to_beat)
         heap = [self._interval(a, b) for a, b in pairwise(splits)]
         heapq.heapify(heap)
         while heap and len(self.points) < MOST_SPLITS:
             bound, a, b = heapq.heappop(heap)
-            if bound >= min(point.total for point in self.points.values()) * (1 - NEAR):
+            if bound >= self._to_beat:
                 break
             middle = self.page((a + b) / 2)
             if a < middle < b:
-                self.look(middle)
+                self.look(middle, self._to_beat)
                 for one, two in ((a, middle), (middle, b)):
                     heapq.heappush(heap, self._interval(one, two))
 
@@ -264,18 +267,27 @@ class _Search:
         """The nearest number of whole pages, in tokens."""
         return round(tokens / self.step) * self.step
 
-    def look(self, split: int) -> _Point:
-        """Bound a split, and replay it under simple rules."""
+    @property
+    def _to_beat(self) -> float:
+        """What a split must cost less than to be worth a replay [GPU·s]."""
+        return min(point.total for point in self.points.values()) * (1 - NEAR)
+
+    def look(self, split: int, to_beat: float) -> _Point:
+        """Bound a split, and replay it under simple rules where that bound is below ``to_beat`` [GPU·s]."""
         if split not in self.points:
             self.say(f"{self.request.name}: {split} of {self.request.cached_tokens} cached tokens loaded")
-            self.points[split] = self._point(scenario_record(with_split(self.now.resolved, self.request, split))[1])
+            data = scenario_record(with_split(self.now.resolved, self.request, split))[1]
+            self.points[split] = self._point(data, to_beat)
         return self.points[split]
 
-    def _point(self, data: AllocationData) -> _Point:
+    def _point(self, data: AllocationData, to_beat: float) -> _Point:
         kv_weight, interference = self.measured or (1.0, 0.0)
         base = base_cost(data)
+        bound = base + cost_floor(data)
+        if bound >= to_beat:
+            return _Point(base, bound)
         costs = [simulate(data, rule, kv_weight=kv_weight, interference=interference).cost for rule in RULES]
-        return _Point(base, base + cost_floor(data), base + min(costs))
+        return _Point(base, bound, base + min(costs))
 
 
 def _quiet(_: str) -> None:

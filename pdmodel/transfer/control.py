@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.scenario import Through
+from pdmodel.transfer.sends import staging_latency_s
 from pdmodel.transfer.store_sends import forwarded_s
 from pdmodel.units import US
 from pdmodel.workload.request import CacheTier, Request
@@ -27,6 +28,7 @@ class Control:
     set_up_s: float
     store_s: float
     hand_over_s: float
+    staging_s: float = 0.0
 
     @property
     def before_s(self) -> float:
@@ -36,7 +38,7 @@ class Control:
     @property
     def after_s(self) -> float:
         """What comes after the last byte, and adds to the stall."""
-        return self.set_up_s + self.store_s + self.hand_over_s
+        return self.set_up_s + self.store_s + self.hand_over_s + self.staging_s
 
     @property
     def total_s(self) -> float:
@@ -73,6 +75,7 @@ def control(resolved: ResolvedScenario, request: Request) -> Control:
     if store is not None and stored:
         constants = store.constants
         query = math.ceil(stored / (resolved.page_tokens * constants.batch_objects)) * constants.query_rpc_s
+    staging = staging_latency_s(resolved, request) if resolved.through is Through.DIRECT else 0.0
     set_up = engine.posting.request_overhead_us.value * US
     if store is not None and resolved.through is Through.STORE:
         set_up, through = 0.0, store.constants.put_rpc_s + store.constants.query_rpc_s + forwarded_s(resolved, request)
@@ -82,4 +85,5 @@ def control(resolved: ResolvedScenario, request: Request) -> Control:
         set_up_s=set_up,
         store_s=through,
         hand_over_s=engine.control.hand_over_us.value * US,
+        staging_s=staging,
     )

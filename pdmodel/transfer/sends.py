@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pdmodel.costs.kv_layout import Cache, caches, pairs
+from pdmodel.costs.kv_layout import Cache, caches, pairs, staging_s
 from pdmodel.costs.nic_choice import Way
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
@@ -15,9 +15,10 @@ from pdmodel.transfer.layout import exchange_of, source_layout
 from pdmodel.transfer.marks import ChunkMarks, LayerKv, Steps, layers_kv, release_steps
 from pdmodel.transfer.nics import Routes
 from pdmodel.transfer.posting import Pieces, Posting
+from pdmodel.units import GB
 from pdmodel.workload.request import CacheTier, Request
 
-__all__ = ["Part", "Parts", "parts_of", "sends", "source_layout", "splits"]
+__all__ = ["Part", "Parts", "parts_of", "sends", "source_layout", "splits", "staging_latency_s"]
 
 Part = tuple[int | None, bool]
 """Heads that something is split by (None: latents), and whether every token adds to it."""
@@ -54,6 +55,20 @@ def parts_of(resolved: ResolvedScenario, request: Request) -> tuple[Parts, ...]:
             pieces[key] += pair.pieces
     order = sorted(shares, key=lambda key: (key[1], key[0]))
     return tuple(Parts(*key, tuple(shares[key]), Pieces(tuple(pieces[key]))) for key in order)
+
+
+def staging_latency_s(resolved: ResolvedScenario, request: Request) -> float:
+    """What packing the first chunk and unpacking the last add after the bytes [s]; 0 where nothing is packed."""
+    if not resolved.staging_tokens:
+        return 0.0
+    sent: dict[int, float] = defaultdict(float)
+    received: dict[int, float] = defaultdict(float)
+    for part in parts_of(resolved, request):
+        sent[part.source_rank] += part.pieces.size_bytes
+        received[part.destination_rank] += part.pieces.size_bytes
+    chunks = -(-request.input_tokens // resolved.staging_tokens)
+    memory = min(box.profile.gpu.hbm_gb_per_s.value for box in (resolved.prefill_box, resolved.decode_box)) * GB
+    return staging_s(max(sent.values()), max(received.values()), chunks, memory)
 
 
 def sends(

@@ -85,7 +85,11 @@ def test_a_plan_that_does_not_fit_is_refused_with_peak_and_time(variant):
 
 def test_the_control_plane_is_in_every_time_to_the_first_token_but_that_without_kv(variant):
     fast, slow = (plan(variant("seed_h200_nvlink", {"prefill": {"engine": name}})) for name in ENGINES)
-    assert (fast.times.control_s, slow.times.control_s) == (pytest.approx(3.84e-3), pytest.approx(168.4e-3, rel=0.02))
+    # Set-up and hand-over of the engine, and 0.82 ms to pack and unpack.
+    assert (fast.times.control_s, slow.times.control_s) == (
+        pytest.approx(3.84e-3 + 0.82e-3, rel=1e-3),
+        pytest.approx(169.2e-3, rel=0.02),
+    )
     for found in (fast, slow):
         rows = {row.name: row for row in (*found.policies, *found.references)}
         stall = float(found.replay.decode_stall_s.max())

@@ -7,6 +7,7 @@ import pytest
 from pdmodel.answer import VerdictKind
 from pdmodel.planner import plan
 from pdmodel.transfer.breakdown import transfer_breakdown
+from pdmodel.transfer.control import control
 
 MISMATCH = "layout_mismatch"
 
@@ -52,6 +53,8 @@ def test_terms_add_up_and_belong_to_the_scenario(variant: Any) -> None:
         assert one.time_s == pytest.approx(one.setup_s + middle + one.staging_s + one.control_s)
         assert one.latency_s == pytest.approx(one.time_s - middle)
         assert one.setup_s == pytest.approx(1.84e-3)
+        (request,) = [each for each in resolved.requests if each.name == one.request]
+        assert control(resolved, request).after_s == pytest.approx(one.latency_s)
 
 
 def test_what_takes_longest_may_be_the_control_plane(variant: Any) -> None:

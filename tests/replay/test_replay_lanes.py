@@ -194,7 +194,7 @@ def test_delays_are_those_of_the_clocks(data) -> None:
 
 
 @st.composite
-def prefills_and_a_decode_lane(draw, kinds=("send", "load")):
+def prefills_and_a_decode_lane(draw, kinds=("send", "load"), demands=(4.0, 6.0, 9.0)):
     """One lane and one request; the decode lane shares port g with KV, and no port with the lane."""
     drawn = draw(lanes_of("a"))
     phases = []
@@ -203,7 +203,7 @@ def prefills_and_a_decode_lane(draw, kinds=("send", "load")):
         kind = PhaseKind.COLLECTIVE if sizes else PhaseKind.COMPUTE
         phases.append(Phase(phase.id, kind, phase.duration_s, sizes, request="a0"))
     lane = Lane("a", tuple(phases))
-    decode = (DecodeLane("d", 0.01, {"g": draw(st.sampled_from([4.0, 6.0, 9.0]))}, {"g": 9.5}),)
+    decode = (DecodeLane("d", 0.01, {"g": draw(st.sampled_from(demands))}, {"g": 9.5}),)
     timeline = Timeline(PORTS, (lane,), decode, run_clock(PORTS, (lane,), decode))
     price = {name: draw(st.sampled_from([0.1, 1.0, 5.0])) for name in ("a", "a0", "d")}
     prices = Prices({"a": price["a"]}, {"a0": price["a0"]}, {"d": price["d"]})

@@ -369,15 +369,6 @@ def wire_to_gpu(box: Box, nic: int, gpu: int) -> Route:
     return merge(Route("", {rx: 1.0}, {rx: ("wire",)}), into, name=into.name)
 
 
-def nearest_nics(box: Box, gpu: int) -> tuple[int, ...]:
-    """The NICs that are nearest to a GPU in the tree: least distance class, then fewest links; all of a tie."""
-    element = box.gpu(gpu)
-    ranks = {
-        nic: (box.distance(element, f"nic{nic}").rank, len(box.climb(f"nic{nic}"))) for nic in range(box.nic_count)
-    }
-    return tuple(nic for nic, rank in ranks.items() if rank == min(ranks.values()))
-
-
 # ---- between nodes ---------------------------------------------------------------------------------------------------
 def kv_route(  # noqa: PLR0917 (two ends of three each)
     source: Box,

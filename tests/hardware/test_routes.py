@@ -259,14 +259,6 @@ def test_input_links_are_what_a_port_arbitrates_between() -> None:
     assert routes.gpu_to_gpu(box, 5, 4).input_links["P/gpu4/ingress"] == ("P/gpu5/egress",)
 
 
-def test_nearest_nics_by_distance_in_the_tree() -> None:
-    assert [routes.nearest_nics(shipped(TWO_ROOTS), gpu) for gpu in (0, 3, 4, 7)] == [(0,), (0,), (1,), (1,)]
-    assert [routes.nearest_nics(shipped("h100_8nic"), gpu) for gpu in (0, 1, 7)] == [(0, 1), (0, 1), (6, 7)]
-    raw = raw_profile()
-    raw["nics"] = None
-    assert routes.nearest_nics(box_of(raw), 0) == ()
-
-
 @pytest.mark.parametrize(
     ("name", "one", "two", "distance"),
     [

@@ -149,3 +149,9 @@ def test_several_gpus_share_the_ports_of_one_nic(variant) -> None:
         "P/nic0/tx",
         "D/nic0/rx",
     }
+
+
+def test_near_ones_first_by_distance_in_the_tree() -> None:
+    two_roots, eight = (Box(load_profile(name), "P") for name in ("rtx_pro_6000_wrx90_two_roots", "h100_8nic"))
+    assert [nic_order(two_roots, gpu, (0, 1)) for gpu in (0, 3, 4, 7)] == [(0, 1), (0, 1), (1, 0), (1, 0)]
+    assert [set(nic_order(eight, gpu, range(8))[:2]) for gpu in (0, 1, 7)] == [{0, 1}, {0, 1}, {6, 7}]

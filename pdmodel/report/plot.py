@@ -127,9 +127,13 @@ def _port_label(ports: list[PortResult]) -> str:
 
 
 def _transfers_to_show(plan: Plan) -> list[list[FlowResult]]:
+    """Those that move the same bytes and end together; where these are too many, those of one name, the last first."""
     alike = group(
         plan.flows, lambda flow: (flow.kind, name_pattern(flow.name), number(flow.bytes), number(flow.finish_s))
     )
+    if len(alike) > MOST_TRANSFERS:
+        named = group(plan.flows, lambda flow: (flow.kind, name_pattern(flow.name), number(flow.bytes)))
+        alike = [sorted(flows, key=lambda flow: -flow.finish_s) for flows in named]
     return alike[:MOST_TRANSFERS]
 
 
@@ -185,12 +189,18 @@ def _draw_transfers(
                 axes.plot(
                     [time_s], [row + 0.05], marker, color=BLACK, markersize=9 if marker == "|" else 4, clip_on=False
                 )
-        many = f" ({len(flows)} alike)" if len(flows) > 1 else ""
-        labels.append(merged_name([flow.name for flow in flows]) + many)
+        labels.append(merged_name([flow.name for flow in flows]) + _how_many(flows))
     axes.set_yticks(range(len(labels)), [_short(label) for label in labels], fontsize=8)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     for row in range(1, len(labels)):
         axes.axhline(row - 0.5, color=FAINT, linewidth=0.4)
+
+
+def _how_many(flows: list[FlowResult]) -> str:
+    if len(flows) == 1:
+        return ""
+    together = len({number(flow.finish_s) for flow in flows}) == 1
+    return f" ({len(flows)} alike)" if together else f" (the last of {len(flows)})"
 
 
 def _band(axes: Axes, height: Steps, row: int, look: Look) -> None:

@@ -257,27 +257,42 @@ def _listing(title: str, items: Sequence[str], nothing: str = "") -> Section:
 
 
 def _flow_cells(flow: FlowResult) -> list[str]:
-    late = None if flow.due_s is None else max(0.0, flow.finish_s - flow.due_s)
-    return [
-        format_bytes(flow.bytes),
-        seconds(flow.release_s),
-        seconds(flow.due_s),
-        seconds(flow.finish_s),
-        seconds(late),
-    ]
+    return _flow_spans([flow])
+
+
+def _flow_spans(flows: Sequence[FlowResult]) -> list[str]:
+    """Bytes of each, then its times: from the first to the last of the flows where they differ."""
+    late = [None if flow.due_s is None else max(0.0, flow.finish_s - flow.due_s) for flow in flows]
+    times = (
+        [flow.release_s for flow in flows],
+        [flow.due_s for flow in flows],
+        [flow.finish_s for flow in flows],
+        late,
+    )
+    return [format_bytes(flows[0].bytes), *(_first_to_last(column) for column in times)]
+
+
+def _first_to_last(times_s: Sequence[float | None]) -> str:
+    known = [time_s for time_s in times_s if time_s is not None]
+    return span(min(known), max(known), seconds) if known else NOTHING
+
+
+def _flow_groups(plan: Plan) -> list[list[FlowResult]]:
+    """Flows that print alike; where these are too many for a table, those of one name and size."""
+    alike = group(plan.flows, lambda flow: (flow.kind, name_pattern(flow.name), *_flow_cells(flow)))
+    if len(alike) > TOP_FLOWS:
+        alike = group(plan.flows, lambda flow: (flow.kind, name_pattern(flow.name), format_bytes(flow.bytes)))
+    return alike
 
 
 def _flows(plan: Plan, *, full: bool) -> Section:
-    if full:
-        groups = [[flow] for flow in plan.flows]
-    else:
-        groups = group(plan.flows, lambda flow: (flow.kind, name_pattern(flow.name), *_flow_cells(flow)))
+    groups = [[flow] for flow in plan.flows] if full else _flow_groups(plan)
     shown = groups if full else groups[:TOP_FLOWS]
     rows = [
         [
             merged_name([flow.name for flow in flows]),
             flows[0].kind,
-            *_flow_cells(flows[0]),
+            *_flow_spans(flows),
             merged_name([flow.route for flow in flows]),
         ]
         for flows in shown

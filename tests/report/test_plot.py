@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sample_plan import NIC, RANKS, UPLINK, sample_plan
 
 from pdmodel.errors import InputError, PdmodelError
-from pdmodel.report.plot import check_plot_path, figure, picture, plot
+from pdmodel.report.plot import _transfers_to_show, check_plot_path, figure, picture, plot
 from pdmodel.report.series import MOST_STEPS, Recorded, binned, closest_look, whole_run
 
 PLAN, LONG = sample_plan(), sample_plan(layers=750)
@@ -38,6 +38,20 @@ def test_bins_at_the_breakpoints_give_the_values_back() -> None:
     edges = np.array([0.0, 1.0, 3.0, 4.0])
     values = np.array([[1.0, 10.0], [2.0, 0.0], [5.0, 7.0]])
     assert binned(edges[:-1], edges[1:], values, edges) == pytest.approx(values)
+
+
+def test_a_bin_of_no_length_is_empty() -> None:
+    edges = np.array([0.0, 1.0, 1.0, 3.0])
+    assert binned(np.array([0.0]), np.array([3.0]), np.array([2.0]), edges) == pytest.approx([2.0, 0.0, 2.0])
+
+
+def test_many_transfers_share_a_band_by_name() -> None:
+    flows = [replace(PLAN.flows[0], name=f"turn/prefetch/P{k}", finish_s=0.001 * k) for k in range(12)]
+    (found,) = _transfers_to_show(replace(PLAN, flows=tuple(flows)))
+    assert len(found) == 12
+    assert found[0].name == "turn/prefetch/P11"
+    few = _transfers_to_show(replace(PLAN, flows=tuple(flows[:4])))
+    assert [one.name for (one,) in few] == [flow.name for flow in flows[:4]]
 
 
 def test_a_short_run_is_drawn_as_it_is_and_a_long_one_binned() -> None:

@@ -303,3 +303,22 @@ def test_a_rule_that_breaks_memory_is_not_the_best_simple_one() -> None:
     assert best.name == "cap"
     document = plan_document(replace(PLAN, policies=broken), full=True)
     assert any(line.endswith(f"does not fit: {reason}") for line in section(document, "Times").bullets)
+
+
+def test_many_transfers_of_one_name_share_a_line() -> None:
+    flows = tuple(
+        FlowResult(f"turn/prefetch/P{k}", "load", 7e8, 0.0, 0.01, 0.01 * (k + 1), "P/nic0>P/socket0") for k in range(12)
+    )
+    assert rows(plan_document(replace(PLAN, flows=flows)), "Transfers") == [
+        (
+            "turn/prefetch/P[0-11]",
+            "load",
+            "700 MB",
+            "0 ms",
+            "10 ms",
+            "10 ms .. 120 ms",
+            "0 ms .. 110 ms",
+            "P/nic0>P/socket0",
+        )
+    ]
+    assert len(rows(plan_document(replace(PLAN, flows=flows[:3])), "Transfers")) == 3

@@ -31,11 +31,12 @@ from pdmodel.costs.kv_tiers import (
     rank_layer_bytes,
     simple_break_even_bytes_per_s,
 )
+from pdmodel.costs.nic_choice import nic_order
 from pdmodel.engines.spec import EngineSpec
 from pdmodel.engines.stores import LandsIn, Reach, StoreBackend
 from pdmodel.errors import CoverageError
 from pdmodel.hardware.ports import Route
-from pdmodel.hardware.routes import gpu_to_wire, host_to_gpu, kv_route, nearest_nics, nic_to_host, wire_to_gpu
+from pdmodel.hardware.routes import gpu_to_wire, host_to_gpu, kv_route, nic_to_host, wire_to_gpu
 from pdmodel.hardware.topology import Box
 from pdmodel.llm.kinds import LayerKind
 from pdmodel.timeline.breakdown import LayerTimes, Setting, prefill_layers
@@ -316,7 +317,7 @@ class PrefixStudy:
         if box.nic_count == 0 or backend.reach.value is Reach.LOCAL:
             return None
         prompt, size = asked.prompt_tokens, self.size_bytes(asked.prompt_tokens)
-        nics = {gpu: nearest_nics(box, gpu)[0] for gpu in self.gpus}
+        nics = {gpu: nic_order(box, gpu, range(box.nic_count))[0] for gpu in self.gpus}
         direct = [(kv_route(box, gpu, nic, self.decode, nic, gpu), 1.0) for gpu, nic in nics.items()]
         # A latent is the same on every rank: one of them puts it, all of them get it.
         first = self.gpus[:1] if self._puts_once else self.gpus

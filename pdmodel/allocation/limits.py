@@ -5,7 +5,7 @@ A fixed clock may leave no other choice, and a plan that does not fit should say
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ from pdmodel.allocation.memory import PoolRows
 from pdmodel.allocation.terms import Term
 from pdmodel.timeline.phases import FloatArray, IntArray
 
-#: Scaled memory or time that counts as not too much.
-NONE = 1e-7
+#: Share of the largest figure below which what is too much is rounding.
+NONE = 1e-8
 #: Scaled price of what is too much: above what a byte or a second is worth in most programs (checked after a solve).
 EXCESS_PRICE = 1e4
 
@@ -84,34 +84,42 @@ class FixedLease(Term):
 
 @dataclass(frozen=True)
 class Excess(Term):
-    """Memory and leases that do not suffice, at a price; ``most`` bounds them."""
+    """Memory and leases that do not suffice, at a price; ``most`` bounds their sum, ``unit`` is a large figure."""
 
     equation = r"P \Big( \sum_q x_q + \sum_f z_f \Big)"
     over: tuple[Any, ...]
-    price: float
-    most: tuple[FloatArray, ...] | None = None
+    unit: float
+    price: float = EXCESS_PRICE
+    most: float | None = None
 
     def constraints(self) -> Mapping[str, Any]:
         """At most so much, where that is known."""
-        if self.most is None:
-            return {}
-        return {f"excess{n}": x <= most for n, (x, most) in enumerate(zip(self.over, self.most, strict=True))}
+        return {} if self.most is None else {"excess": self._sum() <= self.most}
 
     def cost(self) -> Any:
         """Price times what is too much."""
+        return self.price * self._sum() if self.price else None
+
+    def _sum(self) -> Any:
         import cvxpy as cp
 
-        return self.price * sum(cp.sum(x) for x in self.over) if self.price else None
+        return sum(cp.sum(x) for x in self.over)
 
     @property
-    def values(self) -> tuple[FloatArray, ...]:
+    def total(self) -> float:
         """What is too much, after a solve."""
-        return tuple(np.clip(np.asarray(x.value, dtype=float), 0.0, None) for x in self.over)
+        return float(sum(np.clip(x.value, 0.0, None).sum() for x in self.over))
 
 
-def too_much(variable: Any, count: int) -> FloatArray:
+def excess_of(variables: Sequence[Any], *figures: FloatArray) -> Excess | None:
+    """The penalty on variables that are there (not None); ``figures`` are what they are measured by."""
+    over = tuple(v for v in variables if v is not None)
+    return Excess(over, max(1.0, *(float(np.abs(part).max(initial=0.0)) for part in figures))) if over else None
+
+
+def too_much(variable: Any, count: int, excess: Excess | None) -> FloatArray:
     """The values of a variable of ``count`` places; none where there is no variable, or next to nothing."""
-    if variable is None:
+    if variable is None or excess is None:
         return np.zeros(count)
     values = np.clip(np.asarray(variable.value, dtype=float), 0.0, None)
-    return np.where(values > NONE, values, 0.0)
+    return np.where(values > NONE * excess.unit, values, 0.0)

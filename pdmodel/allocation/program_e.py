@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pdmodel.allocation.collapse import collapse, no_collapse
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.elastic import ElasticAnswer, ElasticForm, elastic_form, postpone_holds
-from pdmodel.allocation.limits import EXCESS_PRICE, Excess, MemoryRow, StretchedLease, too_much
+from pdmodel.allocation.limits import MemoryRow, StretchedLease, excess_of, too_much
 from pdmodel.allocation.memory import PoolRoom, appearances, spread_excess
 from pdmodel.allocation.network import Network, network, port_rows
 from pdmodel.allocation.pull_forward import earliest_due_first, pull_forward, released_by_slot
@@ -128,8 +128,7 @@ def _optimum(scale: Scale, net: Network, form: ElasticForm) -> _Optimum:
     scaled = form.scaled(scale)
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
     variables, moved, ports, others = build(net, scaled, entries)
-    limited = [v for v in (variables.overfull, variables.overdue) if v is not None]
-    excess = Excess(tuple(limited), EXCESS_PRICE) if limited else None
+    excess = excess_of((variables.overfull, variables.overdue), scaled.pools.room, scaled.upper)
     terms = (moved, ports, *others)
     solved = solve_limited(terms, excess, "program E", variables=variables.count)
     slots = len(form.tau_s)
@@ -145,8 +144,8 @@ def _optimum(scale: Scale, net: Network, form: ElasticForm) -> _Optimum:
         answer=postpone_holds(form, net, ElasticAnswer(sent, stretch, loss)),
         cost=solved.objective * scale.cost,
         price=np.asarray(saved) * scale.cost / scale.rate_bytes_per_s,
-        overfull_bytes=too_much(variables.overfull, len(form.pools.least)) * scale.size_bytes,
-        overdue_s=too_much(variables.overdue, len(form.leases.flow)) * scale.time_s,
+        overfull_bytes=too_much(variables.overfull, len(form.pools.least), excess) * scale.size_bytes,
+        overdue_s=too_much(variables.overdue, len(form.leases.flow), excess) * scale.time_s,
         status=solved.status,
         gap=solved.gap,
         variables=variables.count,

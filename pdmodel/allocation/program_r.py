@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pdmodel.allocation.collapse import collapse, no_collapse
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.leases import outlasted
-from pdmodel.allocation.limits import EXCESS_PRICE, Excess, FixedLease, MemoryRow, too_much
+from pdmodel.allocation.limits import FixedLease, MemoryRow, excess_of, too_much
 from pdmodel.allocation.memory import PoolRoom, spread_excess
 from pdmodel.allocation.network import Network, network, port_rows
 from pdmodel.allocation.pull_forward import earliest_due_first, pull_forward
@@ -182,8 +182,7 @@ def _optimum(scale: Scale, net: Network, form: ResidualForm) -> _Optimum:
     scaled = form.scaled(scale)
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
     variables, moved, ports, others = build(net, scaled, entries)
-    limited = [v for v in (variables.overfull, variables.overdue) if v is not None]
-    excess = Excess(tuple(limited), EXCESS_PRICE) if limited else None
+    excess = excess_of((variables.overfull, variables.overdue), scaled.pools.room, scaled.upper)
     terms = (moved, ports, *others)
     solved = solve_limited(terms, excess, "program R", variables=variables.count)
     duals = saving_duals(moved, ports.matrix, ports.room, solved.duals)
@@ -202,8 +201,8 @@ def _optimum(scale: Scale, net: Network, form: ResidualForm) -> _Optimum:
         late_bytes=_late_bytes(scaled, variables) * scale.size_bytes,
         cost=solved.objective * scale.cost,
         price=np.asarray(saved) * scale.cost / scale.rate_bytes_per_s,
-        overfull_bytes=too_much(variables.overfull, len(form.pools.least)) * scale.size_bytes,
-        overdue=too_much(variables.overdue, len(form.leases.flow)) * scale.size_bytes,
+        overfull_bytes=too_much(variables.overfull, len(form.pools.least), excess) * scale.size_bytes,
+        overdue=too_much(variables.overdue, len(form.leases.flow), excess) * scale.size_bytes,
         status=solved.status,
         gap=solved.gap,
         variables=variables.count,

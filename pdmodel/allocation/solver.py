@@ -94,10 +94,10 @@ def solve_limited(terms: Sequence[Term], excess: Excess | None, name: str, varia
     if excess is None:
         return solve_terms(terms, name, variables)
     solved = solve_terms((*terms, excess), name, variables)
-    if all((x <= NONE).all() for x in excess.values):
+    if excess.total <= NONE * excess.unit:
         return replace(solved, objective=solved.objective - float(excess.cost().value))
     solve_terms((*(Constraints(term) for term in terms), replace(excess, price=1.0)), name, variables)
-    most = tuple(x * (1.0 + TOLERANCE) + TOLERANCE for x in excess.values)
+    most = excess.total * (1.0 + TOLERANCE) + TOLERANCE
     return solve_terms((*terms, replace(excess, price=0.0, most=most)), name, variables)
 
 

@@ -124,8 +124,10 @@ def tier_notes(spec: Scenario, store: Store | None, through: Through) -> tuple[s
     if store is not None and uses:
         if not store.is_local and store.spec.place is StorePlace.REMOTE:
             notes.append("the other nodes of the store have memory and NICs to spare: this side's ports alone count")
+        if store.limit(put=False) is not None or store.limit(put=True) is not None:
+            notes.append(f"limits of {store.backend.name} are of a node, however many ranks ask")
         if store.backend.assumed:
-            notes.append(f"storage backend {store.backend.name}: {', '.join(store.backend.assumed)}")
+            notes.append(f"storage backend {store.backend.name}: no figure for {', '.join(store.backend.assumed)}")
         if through is Through.STORE:
             notes.append("a put and the get that follows it are one flow: the get runs object by object behind the put")
     if cache.load_by is LoadBy.KERNEL and any(request.cached_tokens for request in spec.requests):

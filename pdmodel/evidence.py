@@ -25,7 +25,6 @@ from pdmodel.spec import SourceKind
 from pdmodel.timeline.phases import FloatArray, Timeline
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.transfer.host_memory import host_memory_notes
-from pdmodel.transfer.host_memory import host_memory_notes
 from pdmodel.transfer.memory import memory_notes
 from pdmodel.units import GB, MS, format_rate, format_seconds
 from pdmodel.verdict import no_kv_prefill_s, port_shortfall

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pdmodel.allocation.data import AllocationData
-from pdmodel.answer import Plan, VerdictKind
+from pdmodel.answer import Applicable, Enforceability, Plan, ScheduleRow, Setting, Verdict, VerdictKind
 from pdmodel.enforce import applicable, enforceability, phase_bursts, send_order, settings
 from pdmodel.engines.catalog import host_knobs
 from pdmodel.evidence import (
@@ -29,7 +30,7 @@ from pdmodel.replay import engine
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import Policy, QueuePolicy
 from pdmodel.resolve import ResolvedScenario, load_scenario, resolve_scenario
-from pdmodel.reuse import Decided, decide
+from pdmodel.reuse import Candidate, Decided, decide
 from pdmodel.scenario import Scenario
 from pdmodel.timeline import residual
 from pdmodel.timeline.build import timeline as build_timeline
@@ -100,12 +101,7 @@ def answer(decided: Decided) -> Plan:
         best_rule_cost=choice.best_rule.cost,
         plan_is=choice.solver.rule or "plan",
     )
-    rows = schedule_rows(data, choice.replay)
-    bursts = phase_bursts(data, resolved.engine)
-    judged = enforceability(bursts, resolved.engine)
-    pacing = (*judged, *send_order(data, resolved.engine))
-    idle = verdict.kind in (VerdictKind.HEADROOM, VerdictKind.NO_SHARED_PORT)
-    rule = choice.policy if isinstance(choice.policy, QueuePolicy) else None
+    pacing = _pacing(found, verdict)
     return Plan(
         scenario=resolved.spec.name,
         purpose=resolved.spec.purpose,
@@ -116,20 +112,10 @@ def answer(decided: Decided) -> Plan:
         references=references_of(choice, control),
         ports=ports_of(data, choice),
         flows=flows_of(data, choice.replay),
-        schedule=rows,
-        settings=()
-        if idle
-        else settings(
-            rows,
-            bursts,
-            judged,
-            engine=resolved.engine,
-            host=host_knobs(),
-            policy=rule,
-            nic_rate_bytes_per_s=throttled_nic_rate(data, choice.replay),
-        ),
-        enforceability=pacing,
-        applicable=applicable(choice.policies, choice.policy, choice.replay.cost, pacing, price_of_prefill(data)),
+        schedule=pacing.schedule,
+        settings=pacing.settings,
+        enforceability=pacing.enforceability,
+        applicable=pacing.applicable,
         solver=choice.solver,
         assumed=assumed_of(data, timeline, resolved, choice),
         hazards=hazards_of(data, timeline, resolved, choice),
@@ -149,6 +135,36 @@ def answer(decided: Decided) -> Plan:
         memory=memory,
         hand_offs_in_flight=hand_offs_of(resolved),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pacing:
+    """The schedule, what to set for it, who can hold KV back, and what can be applied today."""
+
+    schedule: tuple[ScheduleRow, ...]
+    settings: tuple[Setting, ...]
+    enforceability: tuple[Enforceability, ...]
+    applicable: Applicable
+
+
+def _pacing(found: Candidate, verdict: Verdict) -> _Pacing:
+    data, choice, engine = found.data, found.choice, found.resolved.engine
+    rows, bursts = schedule_rows(data, choice.replay), phase_bursts(data, engine)
+    judged = enforceability(bursts, engine)
+    all_judged = (*judged, *send_order(data, engine))
+    knobs: tuple[Setting, ...] = ()
+    if verdict.kind not in (VerdictKind.HEADROOM, VerdictKind.NO_SHARED_PORT):
+        knobs = settings(
+            rows,
+            bursts,
+            judged,
+            engine=engine,
+            host=host_knobs(),
+            policy=choice.policy if isinstance(choice.policy, QueuePolicy) else None,
+            nic_rate_bytes_per_s=throttled_nic_rate(data, choice.replay),
+        )
+    today = applicable(choice.policies, choice.policy, choice.replay.cost, all_judged, price_of_prefill(data))
+    return _Pacing(rows, knobs, all_judged, today)
 
 
 def _resolved(scenario: ScenarioLike) -> ResolvedScenario:

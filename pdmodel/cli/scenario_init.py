@@ -11,7 +11,7 @@ from pdmodel.cli.import_trace import BlockOption, CacheOption
 from pdmodel.cli.options import DebugOption, Format, NoColourOption
 
 if TYPE_CHECKING:
-    from pdmodel.importers.make_scenario import Wanted
+    from pdmodel.importers.make_scenario import Wanted, Wish
 
 EPILOG = """[b]Examples[/b]: pdmodel scenario init --hardware h100_8nic --llm qwen3-235b-a22b-fp8
 --prefill tp=2,cp=2,ep=4 --decode tp=8,ep=8 --isl 32768 -o turn.json
@@ -171,20 +171,15 @@ def init(
     no_colour: NoColourOption = False,
 ) -> None:
     """Write a scenario: looked up, placed and its timeline built before the file is; what was chosen is listed."""
-    from pdmodel.cli.progress import busy
-    from pdmodel.cli.render import show
-    from pdmodel.importers.make_scenario import Wish, degrees, inputs_of, make_scenario, part, tiers
-    from pdmodel.report.export import to_json
-    from pdmodel.report.files import check_target, write_whole
-    from pdmodel.report.made_scenario import made_document
+    from pdmodel.importers.make_scenario import Wish, degrees, part, tiers
+    from pdmodel.report.files import check_target
 
     _check_requests(isl, (osl, cached), trace, (percentiles, first))
     check_target(output)
-    given = {key: value for key, value in (("chunk_tokens", chunk), ("instances", instances)) if value is not None}
-    side = given | degrees(prefill, "prefill")
+    pairs = (("chunk_tokens", chunk), ("instances", instances))
+    side = {key: value for key, value in pairs if value is not None} | degrees(prefill, "prefill")
     lies_in = None if cached_in is None else tiers(cached_in)
-    if isinstance(lies_in, dict):
-        cached = _sum_of(lies_in, cached, trace)
+    cached = _sum_of(lies_in, cached, trace)
     wish = Wish(
         hardware=hardware,
         llm=llm,
@@ -203,6 +198,18 @@ def init(
         cache={} if cache is None else part(cache, "cache"),
         store={} if store is None else part(store, "store"),
     )
+    _write(wish, trace, output, form)
+
+
+def _write(wish: Wish, trace: Path | None, output: Path, form: Format) -> None:
+    """Check the scenario, write it, and say what was written."""
+    from pdmodel.cli.progress import busy
+    from pdmodel.cli.render import show
+    from pdmodel.importers.make_scenario import inputs_of, make_scenario
+    from pdmodel.report.export import to_json
+    from pdmodel.report.files import write_whole
+    from pdmodel.report.made_scenario import made_document
+
     with busy("checking the scenario") as tell:
         made = make_scenario(wish, output, tell)
     if output.resolve() in {path.resolve() for path in inputs_of(wish, [] if trace is None else [trace])}:
@@ -211,8 +218,10 @@ def init(
     show(made_document(made, output), form)
 
 
-def _sum_of(lies_in: dict[str, object], cached: int | None, trace: Path | None) -> int:
-    """Tokens of all tiers, which are those that are cached."""
+def _sum_of(lies_in: str | dict[str, object] | None, cached: int | None, trace: Path | None) -> int | None:
+    """Cached tokens: of all tiers where these are given, else as they are given."""
+    if not isinstance(lies_in, dict):
+        return cached
     if trace is not None:
         raise typer.BadParameter("--cached-in with tokens goes with --isl; a trace has its own numbers")
     if not all(isinstance(tokens, int) for tokens in lies_in.values()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,14 +76,14 @@ def memory_trace(data: AllocationData, replay: Replay) -> tuple[PoolTrace, ...]:
     """
     if not data.memory:
         return ()
-    flows = {flow.name: f for f, flow in enumerate(data.flows)}
     for pool in data.memory:
-        unknown = [name for name in pool.moved if name not in flows]
-        unknown += [lane for lane, *_ in pool.appears if lane not in data.lane_index]
+        unknown = [lane for lane, *_ in pool.appears if lane not in data.lane_index]
         if unknown:
-            raise InputError(f"memory {pool.name!r} names {unknown[0]!r}", expected="a flow or lane of the record")
+            raise InputError(f"memory pool {pool.name!r}: there is no lane {unknown[0]!r}")
     progress = _Progress(data, replay)
-    return tuple(_trace(data, replay, pool, flows, progress) for pool in data.memory)
+    return tuple(
+        _trace(data, replay, pool, weight, progress) for pool, weight in zip(data.memory, data.pool_weight, strict=True)
+    )
 
 
 class _Progress:
@@ -105,17 +104,13 @@ class _Progress:
 
 
 def _trace(
-    data: AllocationData, replay: Replay, pool: MemoryPool, flows: Mapping[str, int], progress: _Progress
+    data: AllocationData, replay: Replay, pool: MemoryPool, weight: FloatArray, progress: _Progress
 ) -> PoolTrace:
-    jumps = _jumps(data, replay, pool, flows, progress)
+    jumps = _jumps(data, replay, pool, weight, progress)
     edges, level = np.zeros(0), np.zeros(0)
-    if progress.recorded:
-        weight = np.zeros(len(data.flows))
-        for name, w in pool.moved.items():
-            if w > 0 or not pool.held_until_done:
-                weight[flows[name]] = w
-        if weight.any():
-            edges, level = progress.edges_s, progress.weighed(weight)
+    smooth = np.where((weight > 0) | (not pool.held_until_done), weight, 0.0)
+    if progress.recorded and smooth.any():
+        edges, level = progress.edges_s, progress.weighed(smooth)
     times, held = _joined(edges, level, np.array(jumps, dtype=float).reshape(-1, 2))
     held += pool.base_bytes
     top = int(np.argmax(held))
@@ -125,33 +120,32 @@ def _trace(
         capacity_bytes=pool.capacity_bytes,
         peak_bytes=float(held[top]),
         peak_s=float(times[top]),
-        at=_where(data, replay, pool, flows, float(times[top])),
+        at=_where(data, replay, pool, weight, float(times[top])),
         times_s=times,
         bytes=held,
-        exact=progress.recorded or not pool.moved,
+        exact=progress.recorded or not weight.any(),
     )
 
 
 def _jumps(
-    data: AllocationData, replay: Replay, pool: MemoryPool, flows: Mapping[str, int], progress: _Progress
+    data: AllocationData, replay: Replay, pool: MemoryPool, weight: FloatArray, progress: _Progress
 ) -> list[tuple[float, float]]:
     """(time, bytes) of what comes or goes at once."""
     at, finish = progress.moments.at, replay.flow_finish_s
     jumps = [(at(data.lane_index[lane], k, request), size) for lane, k, request, size in pool.appears]
     done: dict[tuple[str, str], tuple[float, float]] = {}
-    for name, weight in pool.moved.items():
-        f = flows[name]
-        flow, size = data.flows[f], weight * float(data.volume_bytes[f])
-        if weight < 0 and pool.held_until_done:
+    for f in np.flatnonzero(weight).tolist():
+        flow, size = data.flows[f], float(weight[f] * data.volume_bytes[f])
+        if weight[f] < 0 and pool.held_until_done:
             last, freed = done.get((flow.lane, flow.request), (-math.inf, 0.0))
             # nan, a flow that never moved, is never done.
             ended = math.inf if np.isnan(finish[f]) else float(finish[f])
             done[flow.lane, flow.request] = (max(last, ended), freed + size)
-        elif not progress.recorded and weight < 0:
+        elif not progress.recorded and weight[f] < 0:
             jumps.append((float(finish[f]), size))
         elif not progress.recorded and not np.isnan(finish[f]):
             lane = int(data.flow_lane[f])
-            jumps += [(at(lane, k, flow.request), weight * part) for k, part in flow.release]
+            jumps += [(at(lane, k, flow.request), float(weight[f]) * part) for k, part in flow.release]
     return [(time, size) for time, size in (*jumps, *done.values()) if math.isfinite(time)]
 
 
@@ -170,9 +164,10 @@ def _joined(edges: FloatArray, level: FloatArray, jumps: FloatArray) -> tuple[Fl
     return np.repeat(times, 2)[keep], points[keep]
 
 
-def _where(data: AllocationData, replay: Replay, pool: MemoryPool, flows: Mapping[str, int], time_s: float) -> str:
+def _where(data: AllocationData, replay: Replay, pool: MemoryPool, weight: FloatArray, time_s: float) -> str:
     """What the pool's lanes do at a time."""
-    names = dict.fromkeys([lane for lane, *_ in pool.appears] + [data.flows[flows[name]].lane for name in pool.moved])
+    moving = [data.flows[f].lane for f in np.flatnonzero(weight).tolist()]
+    names = dict.fromkeys([lane for lane, *_ in pool.appears] + moving)
     words = []
     for name in names:
         lane = data.lane_index[name]

@@ -129,6 +129,7 @@ class PlannedTraffic:
         self.name_of, self.rates_of = _rate_names(schedule)
         self.desks = [self._desk(k) for k in range(len(data.lanes))]
         self.desk_of = [self.desks[int(data.flow_lane[f])] for f in self.flow_of]
+        self.held = _waiting_for_room(stage)
         self.wanted = sum(
             bool(account.steps) and not back for account, back in zip(self.accounts, stage.is_writeback, strict=True)
         )
@@ -308,7 +309,8 @@ class PlannedTraffic:
     def key(self) -> Hashable:
         """Planned rates by name, and the backlogs."""
         late = tuple([(r, self._due(self.flow_of[r])) for r in self.behind])
-        return tuple([desk.name for desk in self.desks]), tuple(self.empty), late
+        # Write-backs are let go one after another: how many are held says which.
+        return tuple([desk.name for desk in self.desks]), tuple(self.empty), late, len(self.held)
 
     def demand(self) -> Demand:
         """Planned rates first; the backlog last, earliest due first."""
@@ -322,8 +324,9 @@ class PlannedTraffic:
         ]
         tiers: dict[int, list[Stream]] = {}
         for r in self.behind:
-            if not self.empty[self.flow_of[r]]:
-                rank = self._due(self.flow_of[r])
+            flow = self.flow_of[r]
+            if not self.empty[flow] and flow not in self.held:
+                rank = self._due(flow)
                 tiers.setdefault(rank, []).append(Stream(self.routes + r, crossing[r], math.inf))
         return Demand(first=planned, after=[tiers[rank] for rank in sorted(tiers)])
 
@@ -406,6 +409,10 @@ class PlannedTraffic:
                     self._settled(r)
             self.finish_s[flow] = now
             self.events += 1
+            for other in [f for f, drains in self.held.items() if drains == {flow}]:
+                del self.held[other]
+            for drains in self.held.values():
+                drains.discard(flow)
             self.wanted -= not self.stage.is_writeback[flow]
             self.sent = self.sent or account.send
         self.empty[flow] = account.done or account.rest <= account.scrap * EMPTY
@@ -418,6 +425,25 @@ class PlannedTraffic:
         """Planned and late bytes of each flow."""
         for f, rate in self._view(rates).flows:
             into[f] += rate
+
+
+def _waiting_for_room(stage: Stage) -> dict[int, set[int]]:
+    """Write-backs that no plan places yet wait where they fill memory that may overflow: for these flows.
+
+    Those are all that make room in that memory, and a plan counts on that order. A write-back that makes room elsewhere
+    does not wait, so that none waits for another that waits.
+    """
+    data = stage.data
+    if not data.memory or not any(stage.is_writeback):
+        return {}
+    weight = np.where(data.volume_bytes > 0, data.pool_weight[data.tight_pools], 0.0)
+    drains, fills = weight < 0, weight > 0
+    held = {}
+    for f in np.flatnonzero(np.array(stage.is_writeback) & fills.any(axis=0) & ~drains.any(axis=0)).tolist():
+        awaited = set(np.flatnonzero(drains[fills[:, f]].any(axis=0)).tolist())
+        if awaited:
+            held[f] = awaited
+    return held
 
 
 def _rate_names(schedule: Schedule) -> tuple[dict[int, int], list[list[tuple[int, float]]]]:

@@ -46,7 +46,8 @@ class QueuePolicy:
 class PlanPolicy:
     """A schedule: planned rates first, critical traffic from what is left, late bytes last (earliest due first).
 
-    Write-backs that are released and not planned are late at once, after everything else that is.
+    Write-backs that are released and not planned are late at once, after everything else that is; those that would
+    fill memory that may overflow wait until what makes room there is done.
 
     Slots start where replay starts them: slot 2i at the end of phase i - 1 (slot 0 of a lane when its first request
     arrives), slot 2i + 1 at the start of phase i, the tail at the end of the last phase. A slot that ends before its

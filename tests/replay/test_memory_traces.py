@@ -82,6 +82,8 @@ def test_an_empty_pool_has_a_trace_and_wrong_names_are_errors() -> None:
     assert memory_trace(data, simulate(data, "strict")) == ()
     with pytest.raises(InputError, match="'sned'"):
         traced(data, "strict", pool(moved={"sned": 1.0}))
+    with pytest.raises(InputError, match="lane 'b'"):
+        traced(data, "strict", pool(appears=(("b", 0, "r", 1.0),)))
     # The reference without KV moves nothing: what appears stays.
     (kept,) = traced(data, NO_KV, pool(appears=(("a", 0, "r", 5.0),), moved={"send": -1.0}))
     assert kept.bytes[-1] == 5.0

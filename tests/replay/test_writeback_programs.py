@@ -9,6 +9,7 @@ from test_replay_lanes import prefills_and_a_decode_lane
 from test_replay_properties import close
 from test_writebacks import with_write_backs
 
+from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.replay import SENDS_FIRST, SIMPLE, memory_trace, plan, simulate
 from pdmodel.transfer.flows import FlowKind, MemoryKind, MemoryPool
@@ -62,6 +63,27 @@ def test_where_limits_can_be_kept_the_plan_keeps_them_and_bounds_what_keeps_them
             assert keeps
         if policy in RULES and keeps:
             assert replay.cost >= solution.objective or close(replay.cost, solution.objective, size_of(data))
+
+
+def test_a_write_back_that_fills_memory_waits_for_the_one_that_makes_room() -> None:
+    # Both are left to what comes after the schedule; side by side they would hold 43.4 bytes at once.
+    flows = [
+        {"name": "out", "routes": [{"e": 2}], "release": [[0, 30.0]]},
+        {"name": "in", "routes": [{"e": 1}], "release": [[0, 30.0]]},
+    ]
+    case = {
+        "ports": {"e": {"capacity": 8.0}},
+        "phases": [{"duration": 0.2, "bytes": {}}],
+        "lane_price": 1.0,
+        "flows": [{**one, "kind": "writeback"} for one in flows],
+        "memory": {"pool": {"capacity": 42.0, "appears": [[0, 30.0]], "moved": {"out": -1.0, "in": 1.0}}},
+    }
+    data = AllocationData.from_dict(case)
+    solution = solve_elastic(data)
+    replay = simulate(data, plan(solution.schedule), record=True)
+    assert replay.flow_finish_s == pytest.approx([7.5, 11.25])
+    assert memory_trace(data, replay)[0].peak_bytes == pytest.approx(30.0)
+    assert not memory_trace(data, simulate(data, "unmanaged", record=True))[0].fits
 
 
 @settings(max_examples=40)

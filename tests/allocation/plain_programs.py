@@ -35,21 +35,62 @@ class Rows:
         self.rows.append(terms)
         self.values.append(value)
 
-    def solve(self):
+    def solve(self, cost=None):
         matrix = np.zeros((len(self.rows), len(self.keys)))
         for k, terms in enumerate(self.rows):
             for key, weight in terms:
                 matrix[k, self.keys[key]] += weight
         bounds = np.array([self.low, self.high]).T
-        result = linprog(self.cost, A_ub=matrix, b_ub=np.array(self.values), bounds=bounds)
+        result = linprog(self.cost if cost is None else cost, A_ub=matrix, b_ub=np.array(self.values), bounds=bounds)
         assert result.status == 0, result.message
         return result.fun
 
+    def least(self, kind):
+        """The least sum of the variables of a kind; from then on they may be no more than that."""
+        keys = [key for key in self.keys if key[0] == kind]
+        if not keys:
+            return 0.0
+        found = self.solve(cost=[float(key[0] == kind) for key in self.keys])
+        self.at_most([(key, 1.0) for key in keys], found * (1 + 1e-9) + 1e-9)
+        return found
+
+
+class Answer(float):
+    """A cost, with what memory and leases lack at the least."""
+
+    memory: float
+    lease: float
+
+
+def answered(lp, constant=0.0):
+    memory, lease = lp.least("x"), lp.least("z")
+    found = Answer(lp.solve() - constant)
+    found.memory, found.lease = memory, lease
+    return found
+
+
+def volume(flow):
+    return sum(size for _, size in flow["release"])
+
+
+def memory_rows(lp, case, boundaries, sent_by, appeared_by):
+    """What is in a pool when a slot ends, with what appears as the next one starts."""
+    for name, pool in case.get("memory", {}).items():
+        lp.var(("x", name))
+        for now, after in boundaries:
+            level = pool.get("base", 0.0) + max(appeared_by(pool, now), appeared_by(pool, after))
+            terms = [(key, w) for f, w in pool["moved"].items() for key in (sent_by(f, now) if now is not None else [])]
+            lp.at_most([*terms, (("x", name), -1.0)], pool["capacity"] - level)
+
 
 def elastic_cost(case, decode=()):
-    """Optimal cost of program E: slots are wait 0, phase 0, wait 1, phase 1, ..., tail."""
+    """Optimal cost of program E: slots are wait 0, phase 0, wait 1, phase 1, ..., tail, and a free one after it.
+
+    Only write-backs move in that one, and decode lanes give nothing there.
+    """
     phases, ports, flows, routes = case["phases"], case["ports"], case["flows"], routes_of(case)
-    slots = 2 * len(phases) + 1
+    tail = 2 * len(phases)
+    slots = tail + 2
     gates = {k for flow in flows if flow["kind"] == "load" for k, _ in flow["due"]}
     lp, constant = Rows(), 0.0
     for i, phase in enumerate(phases):
@@ -57,16 +98,17 @@ def elastic_cost(case, decode=()):
         lp.var(("t", 2 * i), price, high=np.inf if i in gates else 0.0)
         lp.var(("t", 2 * i + 1), price, low=phase["duration"])
         constant += price * phase["duration"]
-    lp.var(("t", slots - 1), sum(flow["price"] for flow in flows if flow["kind"] == "send"))
+    lp.var(("t", tail), sum(flow["price"] for flow in flows if flow["kind"] == "send"))
+    lp.var(("t", tail + 1))
     for s in range(slots):
-        for r in range(len(routes)):
-            lp.var(("y", r, s))
+        for r, (f, _) in enumerate(routes):
+            lp.var(("y", r, s), high=0.0 if s > tail and flows[f]["kind"] != "writeback" else np.inf)
         for d, (price, _) in enumerate(decode):
-            lp.var(("loss", d, s), price)
+            lp.var(("loss", d, s), price, high=0.0 if s > tail else np.inf)
             for name in ports:
                 lp.var(("o", d, name, s))
     for s in range(slots):
-        phase = phases[s // 2] if s % 2 else {"duration": 1.0, "bytes": {}}
+        phase = phases[s // 2] if s % 2 and s < tail else {"duration": 1.0, "bytes": {}}
         for name, port in ports.items():
             critical = phase["bytes"].get(name, 0.0)
             steady = [rates.get(name, 0.0) for _, rates in decode]
@@ -83,12 +125,25 @@ def elastic_cost(case, decode=()):
             sent = [(("y", r, t), 1.0) for r in mine for t in range(s + 1)]
             lp.at_most(sent, sum(size for k, size in flow["release"] if 2 * k <= s))
             owed = 0.0
-            if flow["kind"] == "load" and s % 2 == 0 and s < slots - 1:
+            if flow["kind"] == "load" and s % 2 == 0 and s < tail:
                 owed = sum(size for k, size in flow["due"] if k <= s // 2)
             if s == slots - 1:
                 owed = sum(size for _, size in flow["release"])
             lp.at_most([(key, -1.0) for key, _ in sent], -owed)
-    return lp.solve() - constant
+        if flow.get("lease"):
+            end = 2 * max(k for k, _ in flow["due"]) if flow["kind"] == "load" else tail
+            lp.var(("z", f))
+            first = 2 * min(k for k, _ in flow["release"])
+            lp.at_most([*((("t", s), 1.0) for s in range(first, end + 1)), (("z", f), -1.0)], flow["lease"])
+
+    def sent_by(name, s):
+        return [("y", r, t) for r, (f, _) in enumerate(routes) if flows[f]["name"] == name for t in range(s + 1)]
+
+    def appeared_by(pool, s):
+        return sum(size for k, size, *_ in pool["appears"] if s is not None and 2 * k <= s)
+
+    memory_rows(lp, case, [(None, 0), *((s, min(s + 1, tail + 1)) for s in range(slots))], sent_by, appeared_by)
+    return answered(lp, constant)
 
 
 def residual_cost(case, decode=(), groups=None, quantum=None):
@@ -117,7 +172,11 @@ def residual_cost(case, decode=(), groups=None, quantum=None):
         for r in range(len(routes)):
             lp.var(("y", r, j))
         for g in sorted(set(groups)):
-            price = max(flow["price"] for flow, owner in zip(flows, groups, strict=True) if owner == g) * length[j] / 2
+            price = (
+                max(flow.get("price", 0.0) for flow, owner in zip(flows, groups, strict=True) if owner == g)
+                * length[j]
+                / 2
+            )
             lp.var(("start", g, j), price)
             lp.var(("end", g, j), price)
         for d, (price, _) in enumerate(decode):
@@ -158,17 +217,36 @@ def residual_cost(case, decode=(), groups=None, quantum=None):
         phases = lanes[flow.get("lane", 0)]["phases"]
         moment = [p["start"] for p in phases] + [phases[-1]["end"]]
         before_end = [moment[0], *(p["end"] for p in phases)]
-        q = quantum[f] if quantum is not None else flow["quantum"]
+        q = quantum[f] if quantum is not None else flow.get("quantum", 1.0)
         for j in range(count):
             now = begin[j] if j < clock else np.inf
             sent = [(("y", r, t), 1.0) for r, (owner, _) in enumerate(routes) if owner == f for t in range(j + 1)]
             earlier = [(key, 1.0) for key, _ in sent if key[2] < j]
             lp.at_most(sent, sum(size for k, size in flow["release"] if before_end[k] <= now))
-            owed = sum(size for k, size in flow["due"] if before_end[k] <= now)
+            owed = sum(size for k, size in flow.get("due", []) if before_end[k] <= now)
             lp.at_most([(key, -1.0) for key, _ in earlier] + [(("start", groups[f], j), -q)], -owed)
             lp.at_most([(key, -1.0) for key, _ in sent] + [(("end", groups[f], j), -q)], -owed)
         lp.at_most([(key, -1.0) for key, _ in sent], -sum(size for _, size in flow["release"]))
-    return lp.solve()
+        if flow.get("lease"):
+            lp.var(("z", f))
+            until = before_end[min(k for k, _ in flow["release"])] + flow["lease"]
+            ends = edges[0] + np.cumsum(length)
+            within = [(key, -1.0) for key, _ in sent if ends[key[2]] <= until + 1e-9]
+            lp.at_most([*within, (("z", f), -1.0)], -volume(flow))
+
+    def sent_by(name, j):
+        return [("y", r, t) for r, (f, _) in enumerate(routes) if flows[f]["name"] == name for t in range(j + 1)]
+
+    def appeared_by(pool, j):
+        total = 0.0
+        for k, size, *lane in pool["appears"]:
+            phases = lanes[lane[0] if lane else 0]["phases"]
+            at = phases[0]["start"] if k == 0 else phases[k - 1]["end"]
+            total += size if j is not None and (j >= clock or at <= begin[j]) else 0.0
+        return total
+
+    memory_rows(lp, case, [(None, 0), *((j, min(j + 1, count - 1)) for j in range(count))], sent_by, appeared_by)
+    return answered(lp)
 
 
 def back_to_back(phases):
@@ -296,3 +374,43 @@ def layered_case(rng, lanes=1):
     if lanes == 1:
         case |= {"phases": made[0]["phases"], "lane_price": made[0]["price"]}
     return case
+
+
+def with_writebacks(case, rng, count=2):
+    """The case with write-backs on some of its ports, released on the way."""
+    names, phases = list(case["ports"]), case["phases"]
+    flows = list(case["flows"])
+    for k in range(count):
+        steps = sorted(int(x) for x in rng.choice(len(phases) + 1, size=2, replace=False))
+        size = volume(flows[0]) * rng.uniform(0.2, 1.5, 2)
+        routes = [{str(n): float(rng.choice([1.0, 2.0])) for n in rng.permutation(names)[:2]} for _ in range(2)]
+        curve = [[i, float(x)] for i, x in zip(steps, size, strict=True)]
+        flows.append({"name": f"back{k}", "kind": "writeback", "routes": routes[: k + 1], "release": curve})
+    tail = [3 * x for x in case["tail"]]
+    return {**case, "flows": flows, "tail": tail}
+
+
+def with_memory(case, share=0.2):
+    """The case with a pool that every phase fills and sends empty; it holds the largest step, and ``share`` of the rest.
+
+    With a negative share it does not.
+    """
+    phases = case["phases"]
+    sends = {f["name"]: -1.0 for f in case["flows"] if f["kind"] != "load"}
+    total = sum(volume(f) for f in case["flows"] if f["name"] in sends)
+    grown = [[k, total * 1e-6] for k in range(len(phases) + 1)]
+    grown += [list(step) for f in case["flows"] if f["name"] in sends for step in f["release"]]
+    largest = max((sum(x for i, x in grown if i == k) for k, _ in grown), default=0.0)
+    pool = {"capacity": 1.0 + largest + (total - largest) * share, "base": 1.0, "appears": grown, "moved": sends}
+    return {**case, "memory": {"hbm": pool}}
+
+
+def with_leases(case, rng):
+    """The case with leases on its sends and loads: what their phases take, and some more."""
+    tau, flows = [p["duration"] for p in case["phases"]], []
+    for flow in case["flows"]:
+        first = min(k for k, _ in flow["release"])
+        end = max(k for k, _ in flow["due"]) if flow["kind"] == "load" else len(tau)
+        spare = float(rng.choice([0.02, 0.1, 0.5])) * sum(tau)
+        flows.append({**flow, "lease": sum(tau[first:end]) + spare} if flow["kind"] != "writeback" else flow)
+    return {**case, "flows": flows}

@@ -12,6 +12,9 @@ from pdmodel.allocation.network import Network
 from pdmodel.timeline.phases import FloatArray, IntArray
 from pdmodel.transfer.flows import Flow, FlowKind
 
+#: Share of a flow that may be rounding when its last byte is looked for.
+LAST = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseSpan:
@@ -111,6 +114,6 @@ def outlasted(net: Network, leases: FixedLeases, size: FloatArray, end_s: FloatA
     for f, until in zip(leases.flow.tolist(), leases.until_s.tolist(), strict=True):
         mine = net.route_flow == f
         sent = np.cumsum(net.per_flow[mine] @ size[mine])
-        last = int(np.searchsorted(sent, sent[-1] * (1 - 1e-9)))
+        last = int(np.searchsorted(sent, sent[-1] * (1 - LAST)))
         out[f] = max(0.0, float(end_s[last]) - until)
     return out

@@ -117,7 +117,7 @@ def solve_residual(data: AllocationData, quantum: FloatArray | None = None, *, s
     stretch = _interval_stretch(data, form, optimum.over, optimum.delay)
     late, overdue = np.zeros(len(net.flows)), np.zeros(len(net.flows))
     late[kept] = optimum.late_bytes
-    if optimum.overdue.any():
+    if len(form.leases.flow):
         overdue[kept] = outlasted(part, form.leases, size_bytes[kept[net.route_flow]], clock_ends(data))
     return Solution(
         path=SolvePath.PROGRAM_R,
@@ -154,7 +154,7 @@ class _Optimum:
     """The answer of the reduced program in SI units.
 
     ``sent`` (R', S), ``over`` (S, P') [bytes], ``delay`` (N,), ``loss`` (D, S) [s], ``late_bytes`` (F',), cost and
-    ``price`` (P',); ``overfull_bytes`` (Q',) and ``overdue`` (M,) [bytes]: what was too much.
+    ``price`` (P',); ``overfull_bytes`` (Q',): what was too much.
     """
 
     sent: FloatArray
@@ -165,7 +165,6 @@ class _Optimum:
     cost: float
     price: FloatArray
     overfull_bytes: FloatArray
-    overdue: FloatArray
     status: Status = Status.OPTIMAL
     gap: float = 0.0
     variables: int = 0
@@ -177,8 +176,7 @@ def _optimum(scale: Scale, net: Network, form: ResidualForm) -> _Optimum:
     over, delay, loss = np.zeros_like(form.room), np.zeros(len(form.delay_price)), np.zeros((count, slots))
     if not form.upper.any():
         nothing = np.zeros((len(net.routes), slots)), over, delay, loss, np.zeros(len(net.flows))
-        limits = np.zeros(len(form.pools.least)), np.zeros(len(form.leases.flow))
-        return _Optimum(*nothing, 0.0, np.zeros(len(net.ports)), *limits)
+        return _Optimum(*nothing, 0.0, np.zeros(len(net.ports)), np.zeros(len(form.pools.least)))
     scaled = form.scaled(scale)
     entries = open_entries(scaled.lower, scaled.upper, scaled.step, net.route_flow)
     variables, moved, ports, others = build(net, scaled, entries)
@@ -202,7 +200,6 @@ def _optimum(scale: Scale, net: Network, form: ResidualForm) -> _Optimum:
         cost=solved.objective * scale.cost,
         price=np.asarray(saved) * scale.cost / scale.rate_bytes_per_s,
         overfull_bytes=too_much(variables.overfull, len(form.pools.least), excess) * scale.size_bytes,
-        overdue=too_much(variables.overdue, len(form.leases.flow), excess) * scale.size_bytes,
         status=solved.status,
         gap=solved.gap,
         variables=variables.count,

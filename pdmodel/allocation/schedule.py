@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: A hold shorter than this share of its slot is rounding, not a pause.
 HOLD_ROUNDING = 1e-9
+#: A gate that lacks less than this share of its flow's bytes is open.
+GATE_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,9 @@ def _wait_holds(data: AllocationData, length_s: FloatArray, size_bytes: FloatArr
             owed += part
             if k < count and length_s[2 * k] > 0:
                 missing = owed - (sent[2 * k - 1] if k else 0.0)
-                met[k] = max(met[k], missing / rate[2 * k] if rate[2 * k] > 0 else 0.0)
+                # Rounding left over by a program opens no gate: a replay finds it open, and needs the whole pause.
+                wanted = missing > GATE_ROUNDING * flow.volume_bytes and rate[2 * k] > 0
+                met[k] = max(met[k], missing / rate[2 * k] if wanted else 0.0)
     hold = length_s[:-1:2] - np.clip(met, 0.0, length_s[:-1:2])
     return np.where(hold > HOLD_ROUNDING * length_s[:-1:2], hold, 0.0)
 

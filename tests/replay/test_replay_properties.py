@@ -97,6 +97,28 @@ def test_the_packages_own_program_agrees_and_its_plan_keeps_its_word(case) -> No
     assert close(simulate(data, plan(solution.schedule)).cost, optimum, size_of(case))
 
 
+def test_a_pause_before_a_gate_that_is_met_within_rounding_is_kept() -> None:
+    # A pause costs 1 a second, the tail 1.5: the last sends leave in a pause before phase 6, whose loads are there but
+    # for 1e-15 bytes that the program leaves over.
+    load = {"name": "f2", "kind": "load", "routes": [{"e0": 1}, {"e2": 1}], "price": 0.5}
+    sends = [
+        {"name": "f0", "release": [[0, 0.5], [1, 30.0]], "due": [[7, 30.5]], "price": 0.5},
+        {"name": "f1", "release": [[0, 0.5], [1, 0.5], [3, 0.5]], "due": [[7, 1.5]], "price": 1.0},
+    ]
+    case = {
+        "ports": {name: {"capacity": size} for name, size in (("e0", 8.0), ("e1", 8.0), ("e2", 25.0))},
+        "phases": [{"duration": duration, "bytes": {}} for duration in (*[0.2] * 6, 0.5)],
+        "lane_price": 1.0,
+        "flows": [
+            *({**one, "kind": "send", "routes": [{"e0": 1}]} for one in sends),
+            {**load, "release": [[0, 31.0]], "due": [[0, 0.5], [1, 0.5], [6, 30.0]]},
+        ],
+    }
+    data = AllocationData.from_dict(case)
+    solution = solve_elastic(data)
+    assert simulate(data, plan(solution.schedule)).cost == pytest.approx(solution.objective, rel=1e-6)
+
+
 @settings(max_examples=150)
 @given(cases())
 def test_the_certificate_is_never_wrong(case) -> None:

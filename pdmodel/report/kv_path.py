@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pdmodel.report.document import Section, table
@@ -13,14 +12,11 @@ if TYPE_CHECKING:
     from pdmodel.answer import MemoryResult, Plan, ReuseResult, TransferTime
 
 
-def kv_path_sections(plan: Plan, *, full: bool) -> list[Section]:
-    """What there is to say of the KV path, each part where it has something to say."""
-    found = [_reuse(plan.reuse)] if plan.reuse else []
-    return found + ([_transfer_times(plan.transfer_times, full=full)] if plan.transfer_times else [])
-
-
-def _transfer_times(times: Sequence[TransferTime], *, full: bool) -> Section:
-    """The request that takes longest, or all."""
+def transfer_section(plan: Plan, *, full: bool) -> Section | None:
+    """Where the time of the request goes whose hand-over takes longest, or of all."""
+    times = plan.transfer_times
+    if not times:
+        return None
     shown = list(times) if full else [max(times, key=lambda one: one.time_s)]
     unit = time_unit([one.time_s for one in shown])
     rows = [
@@ -72,7 +68,11 @@ def _pool_cells(one: MemoryResult) -> list[str]:
     return [format_bytes(one.capacity_bytes), format_bytes(one.peak_bytes), share, seconds(one.peak_s), one.at]
 
 
-def _reuse(found: Sequence[ReuseResult]) -> Section:
+def reuse_section(plan: Plan) -> Section | None:
+    """What is loaded of each prefix and what is computed again, tier by tier."""
+    found = plan.reuse
+    if not found:
+        return None
     rows = [
         [
             one.request,

@@ -9,7 +9,7 @@ from pdmodel.answer import Rule, VerdictKind
 from pdmodel.hardware.ports import REFERENCE_BYTES
 from pdmodel.report.document import Document, Section, table
 from pdmodel.report.export import plan_records, plan_to_dict
-from pdmodel.report.kv_path import kv_path_sections, memory_section
+from pdmodel.report.kv_path import memory_section, reuse_section, transfer_section
 from pdmodel.report.schedule import rates_section, schedule_section
 from pdmodel.report.words import (
     NOTHING,
@@ -56,11 +56,12 @@ def plan_document(plan: Plan, *, full: bool = False, full_schedule: bool = False
         _verdict(plan),
         _times(plan, full=full),
         *([_missed(plan)] if plan.missed_deadlines else []),
-        *kv_path_sections(plan, full=full),
+        reuse_section(plan),
         _ports(plan, full=full),
-        memory_section(plan, full=full),
         rates_section(plan),
         _settings(plan),
+        transfer_section(plan, full=full),
+        memory_section(plan, full=full),
         _enforceability(plan),
         _listing("Assumed inputs that matter", plan.assumed, "None: every input that matters is measured or derived."),
         *([_listing("Hazards", plan.hazards)] if plan.hazards else []),

@@ -32,7 +32,7 @@ def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers
     routes, posting, ways = Routes(resolved), Posting(resolved), StoreWays.of(resolved)
     marks_of = {lane.name: phase_marks(lane) for lane in timeline.lanes}
     for instance, (lane_name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
-        marks = marks_of[lane_name]
+        marks = marks_of.get(lane_name, {})
         for request in resolved.requests_of(instance):
             chunks = marks[request.name]
             found += loads(resolved, request, lane_name, placement, chunks)

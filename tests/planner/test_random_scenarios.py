@@ -81,7 +81,40 @@ def drawn(seed: int) -> ResolvedScenario:
         "kv_slack": r.choice((0, 0.05)),
         "first_token_by": r.choice(("prefill", "decode")),
     }
-    return resolve_scenario(Scenario.parse(raw), f"drawn{seed}.json")
+    return resolve_scenario(Scenario.parse(raw | kv_path(r, requests, raw["transfer"])), f"drawn{seed}.json")
+
+
+def kv_path(r: random.Random, requests: list[dict[str, object]], transfer: dict[str, object]) -> dict[str, object]:
+    """Tiers, store and layouts, drawn after everything else."""
+    for request in requests:
+        cached = int(request["cached_tokens"])  # type: ignore[call-overload]
+        first, second = sorted(r.randint(0, cached) for _ in range(2))
+        request["cached_in"] = r.choice(
+            ("host_memory", "store", {"hbm": first, "host_memory": second - first, "store": cached - second})
+        )
+    layouts = {
+        "layout": r.choice((None, "nhd", "hnd")),
+        "page_tokens": r.choice((None, 1, 16, 256)),
+        "staging_tokens": r.choice((None, 0, 512)),
+        "cross_layer": r.choice((None, True)),
+    }
+    policy = r.choice((None, "write_through", "write_through_selective", "write_back"))
+    deep = policy in {"write_through", "write_through_selective"} and r.random() < 0.5
+    return {
+        "transfer": transfer | {key: value for key, value in layouts.items() if value is not None},
+        "cache": {
+            "write_policy": policy,
+            "write_to": "store" if deep else "host_memory",
+            "prefetch": r.choice(("best_effort", "wait_complete", "timeout")),
+            "load_by": r.choice(("copy_engine", "kernel")),
+            "reuse": r.choice(("load", "load", "best")),
+        },
+        "store": {
+            "backend": r.choice(("mooncake_store", "mooncake_store_tcp", "3fs")),
+            "place": r.choice(("prefill_host", "decode_host", "remote")),
+            "lease_s": r.choice((None, 1e-4, 5.0)),
+        },
+    }
 
 
 def check_evidence(found: Plan) -> None:

@@ -1,0 +1,114 @@
+"""What competes to be the plan: write-backs, leases and memory in `choose`."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pdmodel.allocation.data import AllocationData
+from pdmodel.choose import choose
+from pdmodel.timeline.phases import DecodeLane
+
+
+def case(**changes) -> AllocationData:
+    """A send released at half time that a collective on its port leaves no room; a second phase on another port."""
+    send = {"name": "send", "kind": "send", "routes": [{"e": 1}], "release": [[0, 10.0]], "due": [[3, 10.0]]}
+    base = {
+        "ports": {"e": {"capacity": 10.0}, "f": {"capacity": 10.0}},
+        "phases": [
+            {"duration": 1.0, "bytes": {"e": 8.0}},
+            {"duration": 1.0, "bytes": {"e": 10.0}},
+            {"duration": 1.0, "bytes": {"e": 10.0}},
+        ],
+        "lane_price": 5.0,
+        "flows": [{**send, "price": 1.0}],
+    }
+    return AllocationData.from_dict({**base, **changes})
+
+
+def flow(name: str, kind: str, release, due=(), price=0.0, **more):
+    return {"name": name, "kind": kind, "routes": [{"e": 1}], "release": release, "due": due, "price": price, **more}
+
+
+def test_a_plan_that_keeps_its_leases_beats_cheaper_ones_that_do_not() -> None:
+    free = choose(case())
+    # Two bytes leave beside the first collective, eight in the tail: 0.8 s, at a price of 1.
+    assert free.replay.cost == pytest.approx(0.8)
+    assert free.replay.flow_finish_s == pytest.approx([3.8])
+    assert (free.broken, free.warnings, free.replay.expired) == ({}, (), ())
+    leased = choose(case(flows=[flow("send", "send", [[0, 10.0]], [[3, 10.0]], 1.0, lease=2.9)]))
+    assert leased.replay.expired == ()
+    # Eight bytes go at the collectives' expense, at a price of 5.
+    assert leased.replay.flow_finish_s[0] <= 2.9 * (1 + 1e-9)
+    assert leased.replay.cost == pytest.approx(4.0)
+    assert set(leased.broken) >= {"strict", "residual_edf"}
+    assert leased.broken["strict"] == "the lease of send (2.900 s) cannot be kept"
+
+
+def test_a_lease_that_nothing_keeps_is_said_and_the_least_cost_is_the_plan() -> None:
+    choice = choose(case(flows=[flow("send", "send", [[0, 10.0]], [[3, 10.0]], 1.0, lease=0.5)]))
+    assert choice.replay.expired == ("send",)
+    assert choice.warnings == ("the lease of send (500 ms) cannot be kept",)
+    assert choice.replay.cost <= min(replay.cost for _, replay in choice.policies) * (1 + 1e-9)
+
+
+def pool(capacity: float, *, held: bool = False):
+    return {
+        "hbm": {
+            "capacity": capacity,
+            "base": 1.0,
+            "appears": [[0, 10.0], [2, 5.0]],
+            "moved": {"send": -1.0},
+            "held_until_done": held,
+        }
+    }
+
+
+def test_a_plan_that_fits_its_memory_beats_cheaper_ones_that_do_not() -> None:
+    wide, tight = choose(case(memory=pool(20.0))), choose(case(memory=pool(12.0)))
+    assert wide.replay.cost == pytest.approx(0.8)
+    assert (wide.broken, wide.overfull) == ({}, ())
+    # Four bytes have to leave before the last phase: two of them at the second collective's expense.
+    assert tight.overfull == ()
+    assert tight.memory[0].peak_bytes == pytest.approx(12.0)
+    assert tight.replay.cost > 0.8
+    assert tight.broken["strict"].startswith("hbm holds 14 B of 12 B at 2.000 s")
+    assert tight.best_rule.policy not in tight.broken
+
+
+def test_what_fits_nowhere_is_shown_with_its_peak() -> None:
+    # Freed as a whole: the send is not over before the last phase, whatever the plan.
+    choice = choose(case(memory=pool(3.0, held=True)))
+    (over,) = choice.overfull
+    assert over.text == "hbm holds 16 B of 3 B at 2.000 s (lane0, chunk 0, layer 2)"
+    assert choice.replay.cost < 10
+
+
+def test_write_backs_bring_the_rule_that_defers_them() -> None:
+    assert "sends_first" not in {policy.name for policy, _ in choose(case()).policies}
+    flows = [flow("send", "send", [[3, 10.0]], [[3, 10.0]], 1.0), flow("back", "writeback", [[0, 10.0]])]
+    choice = choose(case(flows=flows))
+    costs = {policy.name: replay.cost for policy, replay in choice.policies}
+    # At will, the write-back takes 10 bytes from the collectives: a second, at a price of 5. Deferred, it is free.
+    assert costs["unmanaged"] > 4.0
+    assert costs["sends_first"] == pytest.approx(1.0)
+    assert choice.replay.cost == pytest.approx(1.0)
+    # Two bytes beside the first collective, eight after the send.
+    edf = next(replay for policy, replay in choice.policies if policy.name == "residual_edf")
+    assert (edf.writeback_end_s, edf.end_s) == pytest.approx((4.8, 4.0))
+
+
+def test_write_backs_that_are_never_over_do_not_compete() -> None:
+    # Port f belongs to a decode lane for good; giving the write-back room costs the lane that room.
+    data = case(
+        flows=[
+            flow("send", "send", [[0, 1.0]], [[3, 1.0]], 1.0),
+            {**flow("back", "writeback", [[0, 1.0]]), "routes": [{"f": 1}]},
+        ]
+    )
+    lane = DecodeLane("d", 0.01, {"f": 10.0}, {"f": 10.0})
+    data = replace(data, decode_lanes=(lane,), decode_price_per_s=np.array([2.0]))
+    choice = choose(data)
+    assert choice.broken["strict"] == "write-backs are never over"
+    assert np.isfinite(choice.replay.writeback_end_s)
+    assert choice.replay.cost == pytest.approx(2.0 * 0.1)

@@ -391,9 +391,9 @@ def with_writebacks(case, rng, count=2):
 
 
 def with_memory(case, share=0.2):
-    """The case with a pool that every phase fills and sends empty; it holds the largest step, and ``share`` of the rest.
+    """The case with a pool that every phase fills and sends empty.
 
-    With a negative share it does not.
+    It holds the largest step and ``share`` of the rest; with a negative share not even that.
     """
     phases = case["phases"]
     sends = {f["name"]: -1.0 for f in case["flows"] if f["kind"] != "load"}

@@ -16,6 +16,14 @@ def renamed(case):
     case["fows"] = case.pop("flows")
 
 
+def writeback(**more):
+    return {"name": "back", "kind": "writeback", "routes": [{"e": 1}], "release": [[0, 1.0]], **more}
+
+
+def memory(case, **more):
+    case["memory"] = {"m": {"capacity": 1.0, **more}}
+
+
 MISTAKES = {
     "missing flows": (renamed, "flows: missing key"),
     "negative duration": (lambda c: c["phases"][0].update(duration=-1), "phases.0.duration: found -1"),
@@ -41,6 +49,20 @@ MISTAKES = {
         lambda c: c["flows"][0].update(kind="load", release=[[1, 3.0]], due=[[0, 3.0]]),
         "3 bytes are due at phase 0, 0 are released by then",
     ),
+    "a price of a write-back": (
+        lambda c: c["flows"].append(writeback(price=2.0)),
+        "back: a write-back has no price: nobody waits for it",
+    ),
+    "a due of a write-back": (lambda c: c["flows"].append(writeback(due=[[1, 1.0]])), "back: a write-back has no due"),
+    "a send without a price": (lambda c: c["flows"][0].pop("price"), "flows.0.price: missing key"),
+    "no lease": (lambda c: c["flows"][0].update(lease=0.0), "flows.0.lease: found 0"),
+    "no capacity of memory": (lambda c: c.update(memory={"m": {}}), "memory.m.capacity: missing key"),
+    "memory of nothing": (lambda c: c.update(memory={"m": {"capacity": -1.0}}), "memory.m.capacity: found -1"),
+    "unknown flow of memory": (lambda c: memory(c, moved={"zz": 1.0}), "memory m: unknown flow 'zz' (flows: f)"),
+    "memory at no phase": (lambda c: memory(c, appears=[[5, 1.0]]), "memory m: phase 5 of 1 (0 to 1 are legal)"),
+    "memory of no lane": (lambda c: memory(c, appears=[[0, 1.0, 4]]), "memory m: there is no lane 4"),
+    "memory without end": (lambda c: memory(c, moved={"f": float("inf")}), "memory.m.moved.f"),
+    "unknown kind of memory": (lambda c: memory(c, kind="hbn"), "memory.m.kind: found 'hbn'"),
     "infinite": (lambda c: c["ports"]["e"].update(capacity=float("inf")), "ports.e.capacity"),
     "not a number": (lambda c: c["ports"]["e"].update(capacity=float("nan")), "ports.e.capacity"),
 }
@@ -55,6 +77,18 @@ def test_a_mistake_is_one_line(mistake):
         AllocationData.from_dict(case)
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_writeback_needs_neither_due_nor_price():
+    case = copy.deepcopy(one_collective())
+    case["flows"].append(writeback())
+    memory(case, appears=[[0, 2.0], [1, 1.0, 0]], moved={"f": -1.0}, kind="prefill_hbm", base=0.5)
+    data = AllocationData.from_dict(case)
+    assert (data.flows[1].due, data.flows[1].kind, data.flow_price_per_s[1]) == ((), "writeback", 0.0)
+    (pool,) = data.memory
+    assert (pool.name, pool.kind, pool.capacity_bytes, pool.base_bytes) == ("m", "prefill_hbm", 1.0, 0.5)
+    assert pool.appears == (("lane0", 0, "lane0", 2.0), ("lane0", 1, "lane0", 1.0))
+    assert dict(pool.moved) == {"f": -1.0}
 
 
 def test_notes_are_no_mistake():

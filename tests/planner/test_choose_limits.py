@@ -8,6 +8,7 @@ import pytest
 from pdmodel.allocation.data import AllocationData
 from pdmodel.choose import choose
 from pdmodel.timeline.phases import DecodeLane
+from pdmodel.verdict import shares_port
 
 
 def case(**changes) -> AllocationData:
@@ -112,3 +113,13 @@ def test_write_backs_that_are_never_over_do_not_compete() -> None:
     assert choice.broken["strict"] == "write-backs are never over"
     assert np.isfinite(choice.replay.writeback_end_s)
     assert choice.replay.cost == pytest.approx(2.0 * 0.1)
+
+
+def test_write_backs_alone_can_cost_a_prefill_and_the_plan_avoids_it() -> None:
+    data = case(flows=[flow("back", "writeback", [[0, 10.0]])])
+    assert shares_port(data)
+    choice = choose(data)
+    assert choice.unmanaged.favourable.replay.cost > 1.0
+    assert choice.replay.cost == pytest.approx(0.0, abs=1e-12)
+    assert all(point.unmanaged > point.plan for point in choice.band if point.interference == 0.0)
+    assert choice.replay.writeback_end_s == pytest.approx(3.8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -45,12 +46,20 @@ def memory_of(resolved: ResolvedScenario, pools: Sequence[PoolTrace]) -> tuple[M
     """
     over = [pool for pool in pools if not pool.fits]
     if over:
-        worst = max(over, key=lambda pool: pool.peak_bytes / pool.capacity_bytes)
+        worst = max(over, key=_overflow)
         path, remedies = REMEDIES[worst.kind]
-        raise InputError(f"the plan does not fit: {worst.text}", file=resolved.file, path=path, expected=remedies)
+        text = worst.text if worst.capacity_bytes > 0 else f"the weights leave no memory for KV on {worst.name}"
+        raise InputError(f"the plan does not fit: {text}", file=resolved.file, path=path, expected=remedies)
     return tuple(
         MemoryResult(one.name, one.kind.value, one.capacity_bytes, one.peak_bytes, one.peak_s, one.at) for one in pools
     )
+
+
+def _overflow(pool: PoolTrace) -> tuple[float, bool]:
+    """How many times its capacity a pool holds; of GPUs and hosts that have none at all, the GPU is to blame."""
+    if pool.capacity_bytes <= 0:
+        return math.inf, pool.kind is not MemoryKind.HOST
+    return pool.peak_bytes / pool.capacity_bytes, pool.kind is not MemoryKind.HOST
 
 
 def hand_offs_of(resolved: ResolvedScenario) -> int | None:

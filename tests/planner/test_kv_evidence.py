@@ -77,6 +77,12 @@ def test_a_plan_that_does_not_fit_is_refused_with_peak_and_time(variant):
     assert "after the last prefill" in text
     assert "expected fewer hand-offs at once" in text
     assert "\n" not in text
+    full = replace(data.memory[0], name="P/gpu0/hbm", kind=MemoryKind.PREFILL_HBM, capacity_bytes=-1.0)
+    host = replace(full, name="P/socket0/kv", kind=MemoryKind.HOST)
+    with pytest.raises(
+        InputError, match="prefill: the plan does not fit: the weights leave no memory for KV on P/gpu0"
+    ):
+        memory_of(resolved, memory_trace(replace(data, memory=(host, full)), replay))
     roomy = replace(data, memory=(replace(data.memory[0], capacity_bytes=50.0),))
     (row,) = memory_of(resolved, memory_trace(roomy, replay))
     assert (row.pool, row.kind, row.capacity_bytes) == ("D/gpu0/kv", "decode_hbm", 50.0)

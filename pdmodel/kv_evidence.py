@@ -74,6 +74,17 @@ def controls_of(resolved: ResolvedScenario, data: AllocationData) -> Controls:
     return Controls(np.array([one.total_s for one in found]), np.array([one.after_s for one in found]))
 
 
+def control_note(control: Controls, slack_s: float) -> tuple[str, ...]:
+    """That the control plane takes longer than what still counts as on time: deadlines are those of bytes."""
+    longest = float(control.stall_s.max(initial=0.0))
+    if longest <= slack_s:
+        return ()
+    return (
+        f"the control plane alone takes {format_seconds(longest)} after the last byte, more than the "
+        f"{format_seconds(slack_s)} of lateness that are allowed; deadlines and verdict are of the bytes",
+    )
+
+
 def transfer_times_of(resolved: ResolvedScenario) -> tuple[TransferTime, ...]:
     """Where the time of each request's hand-over goes; none where KV goes through a store."""
     return tuple(

@@ -126,7 +126,7 @@ def _times(plan: Plan, *, full: bool) -> Section:
     if plan.times.control_s > 0:
         note += (
             f" TTFT and decode stall: of which control plane {seconds(plan.times.control_s)} "
-            "(set-up, hand-over), which no schedule changes."
+            "(set-up, packing, hand-over), which no schedule changes."
         )
     told = {policy.name: _told(policy) for policy in everyone}
     notes = tuple(f"{name}: {text}" for name, text in told.items() if text)

@@ -324,6 +324,6 @@ def _interval_stretch(data: AllocationData, form: ResidualForm, over: FloatArray
         slot = form.slot_of[:clock][running]
         spent = np.where(form.uses[pool], over[slot] / form.usable[slot], 0.0).max(axis=1, initial=0.0)
         weight = spent * form.share[:clock][running]
-        total = np.bincount(pool, weight, minlength=len(delay))[pool]
+        total = np.bincount(pool, weight, minlength=len(delay)).astype(float)[pool]
         stretch[lane, running] = np.divide(delay[pool] * weight, total, out=np.zeros_like(total), where=total > 0)
     return stretch

@@ -1,16 +1,19 @@
-"""Program E with write-backs, leases and memory against its own replay and against every policy."""
+"""Programs with write-backs, leases and memory against their own replay and against every policy."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_replay_lanes import prefills_and_a_decode_lane
+from test_memory_traces import filled
+from test_replay_lanes import check_ends, check_gates, prefills_and_a_decode_lane
 from test_replay_properties import close
-from test_writebacks import with_write_backs
+from test_writebacks import flow, phase, record, with_write_backs
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.program_e import solve_elastic
+from pdmodel.allocation.program_r import quantum_rounds
 from pdmodel.replay import SENDS_FIRST, SIMPLE, memory_trace, plan, simulate
 from pdmodel.transfer.flows import FlowKind, MemoryKind, MemoryPool
 
@@ -95,3 +98,20 @@ def test_the_same_beside_a_decode_lane_that_leaves_room(data) -> None:
         assert simulate(data, policy).cost >= solution.objective - tolerance, policy.name
     assert solution.schedule is not None
     assert simulate(data, plan(solution.schedule)).cost == pytest.approx(solution.objective, abs=tolerance)
+
+
+@settings(max_examples=15)
+@given(filled())
+def test_plans_of_the_residual_program_move_everything(data) -> None:
+    for solution in quantum_rounds(data):
+        assert solution.schedule is not None
+        replay = simulate(data, plan(solution.schedule), record=True)
+        assert np.all(np.isfinite(replay.flow_finish_s))
+        check_gates(data, replay)
+        check_ends(data, replay)
+
+
+def test_a_lane_of_phases_of_no_duration_has_a_residual_program() -> None:
+    send = flow("send", "send", ((0, 5.0),), ((1, 5.0),))
+    (solution, *_) = quantum_rounds(record([phase("r", 0.0)], [send]))
+    assert solution.schedule is not None

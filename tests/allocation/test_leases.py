@@ -100,6 +100,9 @@ def test_a_lease_that_ends_inside_the_prefill():
     assert solution.lease_excess_s == pytest.approx([0.0, 0.0])
     leased = sum(p.rates[1] * p.duration_s for p in solution.schedule.pieces if p.slot <= 3)
     assert leased == pytest.approx(6.0)
+    fixed = solve_residual(AllocationData.from_dict(case | {"tail": [1.0, 2.0]}))
+    assert fixed.lease_excess_s == pytest.approx([0.0, 0.0])
+    assert sum(p.rates[1] * p.duration_s for p in fixed.schedule.pieces if p.slot <= 3) == pytest.approx(6.0)
     late = {**case, "flows": [other, {**first, "release": [[0, 3.0], [3, 3.0]]}]}
     assert solve_elastic(AllocationData.from_dict(late)).lease_excess_s == pytest.approx([0.0, 1.5])  # 4 s less 2.5
     fixed = solve_residual(AllocationData.from_dict(late | {"tail": [1.0, 2.0]}))
@@ -151,6 +154,7 @@ def test_bytes_of_a_request_move_from_its_arrival_on(arrival_s):
     data = record(arrival_s)
     bounds = clock_bounds(data)[0]
     assert step_time(data, data.flows[0], 0, bounds) == arrival_s
+    assert step_time(data, data.flows[0], 1, bounds) == max(1.0, arrival_s)
     assert step_time(data, data.flows[0], 2, bounds) == 2.0
     solution = solve_residual(data)
     begins = min(p.slot // 2 + p.offset_s for p in solution.schedule.pieces)
@@ -169,3 +173,18 @@ def test_the_clock_is_cut_where_such_a_request_arrives():
     data = record(1.6, (pool,))
     assert data.clock.edges_s.tolist() == [0.0, 1.0, 1.6, 2.0, 3.0]
     assert solve_residual(data).memory_excess_bytes == pytest.approx([0.5])
+
+
+def test_flows_of_requests_that_arrive_apart_are_not_alike():
+    data = record(0.7)
+    (fetch,) = data.flows
+    for request, classes in (("A", 2), ("B", 1)):
+        twin = dataclasses.replace(fetch, name="twin", request=request)
+        two = dataclasses.replace(
+            data,
+            flows=(fetch, twin),
+            flow_price_per_s=np.ones(2),
+            flow_quantum_bytes=np.full(2, np.nan),
+            late_group=("loads:lane0",) * 2,
+        )
+        assert len(set(collapse(two, two.volume_bytes).flow.tolist())) == classes

@@ -1,6 +1,7 @@
 """Memory pools as rows of both programs, and what a schedule may not overfill."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from test_writebacks import back, in_bytes_and_backs
 from pdmodel.allocation.collapse import collapse
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import single_port
+from pdmodel.allocation.limits import Excess
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.program_r import solve_residual
 from pdmodel.errors import InputError
@@ -137,6 +139,34 @@ def test_by_hand():
     assert little.memory_excess_bytes == pytest.approx([1.0])  # a chunk is 4 bytes
     fixed = solve_residual(AllocationData.from_dict(drained(5.0) | {"tail": [0.5, 0.5, 1.0]}))
     assert fixed.memory_excess_bytes == pytest.approx([1.0])  # the clock does not wait
+
+
+@pytest.mark.parametrize("solve", [solve_elastic, solve_residual])
+def test_memory_that_appears_between_releases(solve):
+    """6 of "o" and 6 of "s" released at 0, 3 byte/s; at 2 s 3 more bytes appear where only "s" makes room."""
+    one = {"kind": "send", "routes": [{"e": 1}], "release": [[0, 6.0]], "due": [[3, 6.0]], "quantum": 3.0}
+    pool = {"capacity": 6.0, "appears": [[0, 6.0], [2, 3.0]], "moved": {"s": -1.0}}
+    flows = [one | {"name": "o", "price": 2.0}, one | {"name": "s", "price": 0.5}]
+    data = AllocationData.from_dict(drained() | {"flows": flows, "memory": {"hbm": pool}, "tail": [1.0, 2.0]})
+    solution = solve(data)
+    assert solution.memory_excess_bytes == pytest.approx([0.0], abs=1e-8)
+    early = sum(p.rates[1] * p.duration_s for p in solution.schedule.pieces if p.slot <= 3)
+    assert early >= 3.0 - 1e-6
+    unlimited_ = dataclasses.replace(data, memory=())
+    assert solution.objective == pytest.approx(solve(unlimited_).objective)
+
+
+@pytest.mark.parametrize("seed", [4, 7, 11, 13, 27])
+def test_the_price_of_what_is_too_much_does_not_matter(seed, monkeypatch):
+    """A price below what a byte is worth is found out, and the least that is too much is looked for."""
+    case = limited_case(seed)
+    data = AllocationData.from_dict(case)
+    dear = [solve(data) for solve in (solve_elastic, solve_residual)]
+    cheap = functools.partial(Excess, price=1e-4)
+    monkeypatch.setattr("pdmodel.allocation.limits.Excess", cheap)
+    for solve, one in zip((solve_elastic, solve_residual), dear, strict=True):
+        assert solve(data).objective == pytest.approx(one.objective, rel=1e-6, abs=1e-8)
+        assert solve(data).memory_excess_bytes == pytest.approx(one.memory_excess_bytes, rel=1e-6, abs=1e-6)
 
 
 def test_a_pool_that_cannot_overflow_is_no_row():

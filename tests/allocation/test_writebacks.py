@@ -149,6 +149,16 @@ def test_bounds():
     assert sent == pytest.approx([3.0, 5.0])  # a given tail must hold everything
 
 
+def test_a_tail_that_is_given_may_be_short():
+    """10 bytes fit into it; 3 to send and 8 to write back take 1 from the collective: 0.1 s at 2 a second."""
+    case = one_collective(price=0.5) | {"tail": [1.0]}
+    case["flows"][0] |= {"quantum": 3.0}
+    case["flows"].append(back([[0, 8.0]]))
+    solution = solve_residual(AllocationData.from_dict(case))
+    assert close(solution.objective, residual_cost(case))
+    assert solution.objective > residual_cost(without(case)) + 0.02
+
+
 def test_one_lane_keeps_its_own():
     rng = np.random.default_rng(85)
     case = with_writebacks(random_case(rng), rng)

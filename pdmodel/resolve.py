@@ -28,8 +28,9 @@ from pdmodel.parallelism import Parallelism, Placement, check_parallelism, place
 from pdmodel.resources import resolve
 from pdmodel.scenario import RequestSpec, Scenario, Through
 from pdmodel.spec import SourceKind
+from pdmodel.static_memory import check_memory
 from pdmodel.tiers import Store, find_store, tier_notes
-from pdmodel.units import GB, GBIT_PER_S, GIB
+from pdmodel.units import GB, GBIT_PER_S
 from pdmodel.workload.prices import Prices
 from pdmodel.workload.request import CacheTier, Request
 
@@ -215,7 +216,7 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         fabric = _fabric(spec)
         ports = _ports(spec, prefill_box, decode_box, fabric)
     with _at(file, ""):
-        _check_memory(spec, arch, prefill_box, decode_box, requests)
+        check_memory(spec, arch, prefill_box, decode_box, requests)
     return ResolvedScenario(
         spec=spec,
         file=file,
@@ -458,31 +459,3 @@ def _nic_share(spec: Scenario, box: Box) -> float | None:
             f"found {given:g}", path="nic_gbit_per_s", expected=f"at most the {line:g} Gbit/s of {box.profile.name}"
         )
     return given / line
-
-
-def _check_memory(
-    spec: Scenario, arch: Architecture, prefill_box: Box, decode_box: Box, requests: Sequence[Request]
-) -> None:
-    """Weights and KV of the largest prompt (prefill), or of all running requests (decode), must fit one GPU."""
-    prefill, decode = spec.prefill, spec.decode
-    shards = prefill.tp_size * (prefill.cp_size if prefill.cp_exchange is CpExchange.ULYSSES else 1)
-    tokens = max(request.input_tokens for request in requests)
-    if prefill.cp_exchange is CpExchange.RING:
-        tokens = -(-tokens // prefill.cp_size)
-    running, context = decode.max_running_requests, decode.context_tokens
-    sides = (
-        ("prefill", prefill_box, prefill.tp_size, prefill.ep_size, shards, 1, tokens),
-        ("decode", decode_box, decode.tp_size, decode.ep_size, decode.tp_size, running, context),
-    )
-    for side, box, tp_size, ep_size, head_shards, sequences, length in sides:
-        kv_tokens = sequences * length
-        memory = box.profile.gpu.memory_gib.value * GIB
-        weights = arch.weights_bytes_per_rank(tp_size, ep_size)
-        kv = sequences * kv_sequence_bytes_rank(arch, length, spec.kv_dtype, head_shards)
-        if weights + kv > memory:
-            raise InputError(
-                f"{arch.name} needs {weights / GIB:.1f} GiB of weights and {kv / GIB:.1f} GiB of KV "
-                f"({kv_tokens} tokens) on each GPU",
-                path=f"{side}.tp_size" if weights > memory or side == "prefill" else "decode.max_running_requests",
-                expected=f"at most the {memory / GIB:.1f} GiB of {box.profile.name}",
-            )

@@ -11,16 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pdmodel.engines.spec import Preallocate
 from pdmodel.errors import InputError
 from pdmodel.hardware.topology import Box
-from pdmodel.llm.kv_cache import kv_sequence_bytes_rank
 from pdmodel.resolve import ResolvedScenario
+from pdmodel.static_memory import MEMORY_FRACTION, decode_sequence_bytes, kv_pool_bytes
 from pdmodel.transfer.flows import Flow, FlowKind, MemoryKind, MemoryPool
 from pdmodel.transfer.layout import source_layout
 from pdmodel.transfer.marks import ChunkMarks, LayerKv, layers_kv
-from pdmodel.units import GIB
 from pdmodel.workload.request import Request
-
-MEMORY_FRACTION = 0.9
-"""Of a GPU's memory, for weights and KV, where a scenario does not say: vLLM's gpu_memory_utilization (assumed)."""
 
 Appears = tuple[str, int, str, float]
 Marks = Mapping[str, Mapping[str, Sequence[ChunkMarks]]]
@@ -47,8 +43,7 @@ def pool_bytes(resolved: ResolvedScenario, side: str) -> float:
     """What a GPU of one side ("prefill", "decode") has for KV: its share of the memory, less the weights [byte]."""
     part = resolved.spec.prefill if side == "prefill" else resolved.spec.decode
     box = resolved.prefill_box if side == "prefill" else resolved.decode_box
-    memory = box.profile.gpu.memory_gib.value * GIB * (part.memory_fraction or MEMORY_FRACTION)
-    return memory - resolved.arch.weights_bytes_per_rank(part.tp_size, part.ep_size)
+    return kv_pool_bytes(part, resolved.arch, box)
 
 
 def running_bytes(resolved: ResolvedScenario) -> float:
@@ -60,7 +55,7 @@ def running_bytes(resolved: ResolvedScenario) -> float:
 
 def decode_bytes(resolved: ResolvedScenario, tokens: int) -> float:
     """What a sequence of so many tokens takes of a decode GPU [byte]."""
-    return kv_sequence_bytes_rank(resolved.arch, tokens, resolved.spec.kv_dtype, resolved.spec.decode.tp_size)
+    return decode_sequence_bytes(resolved.spec, resolved.arch, tokens)
 
 
 def hand_offs_in_flight(pool: float, running: float, sequence: float) -> int:

@@ -51,7 +51,20 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "prefill.tp_size",
         "GiB",
     ),
-    ("decode memory", {"decode": {"max_running_requests": 64}}, "decode.max_running_requests", "at most the 96.0 GiB"),
+    ("decode memory", {"decode": {"max_running_requests": 64}}, "decode.max_running_requests", "at most 91.2 GiB"),
+    (
+        "weights over the fraction",
+        {"prefill": {"memory_fraction": 0.25}},
+        "prefill.memory_fraction",
+        "at most 24.0 GiB",
+    ),
+    ("KV over the fraction", {"decode": {"memory_fraction": 0.85}}, "decode.memory_fraction", "0.85 of the 96.0 GiB"),
+    (
+        "KV over the default fraction",
+        {"decode": {"memory_fraction": None, "max_running_requests": 16, "context_tokens": 60000}},
+        "decode.max_running_requests",
+        "memory_fraction 0.9 of the 96.0 GiB",
+    ),
     (
         "all cached",
         {"requests": [{**TURN, "cached_tokens": 65536}]},

@@ -16,10 +16,11 @@ from pdmodel.errors import InputError
 
 
 class CopySender(StrEnum):
-    """Which of r_P ranks that keep the same heads sends to a destination, which is copy i of r_D there.
+    """Which of r_P ranks that keep the same heads sends to a destination: rank i of the r_D with these heads there.
 
-    spread: shard d of the destination takes copy d mod r_P. cyclic: copy i takes copy i mod r_P. proportional: it takes
+    spread: shard d of the destination takes copy d mod r_P. cyclic: rank i takes copy i mod r_P. proportional: it takes
     copy floor(i r_P / r_D). first: copy 0 serves all. shares: every copy sends an equal part of the pages to each.
+    Ranks that share the tokens of a head (decode context parallelism) are ranks of their own here.
     """
 
     SPREAD = "spread"
@@ -147,41 +148,43 @@ def copies_of(shards: int, heads: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A shard of each side that share ``heads`` heads; the parts of what each keeps that move between them."""
+    """A shard of each side that share ``heads`` heads, a part of the tokens there, and what of either's pages moves."""
 
     source_shard: int
     destination_shard: int
+    destination_part: int
     heads: int
     source_share: tuple[int, int] | None
     destination_share: tuple[int, int] | None
 
 
 def _links(exchange: Exchange, heads: int, rule: CopySender) -> Iterator[_Link]:
-    ours, theirs = exchange.source.shards, exchange.destination.shards
+    ours, theirs, parts = exchange.source.shards, exchange.destination.shards, exchange.destination.parts
     copies_here, copies_there = copies_of(ours, heads), copies_of(theirs, heads)
     groups_here, groups_there = ours // copies_here, theirs // copies_there
     for shard in range(theirs):
         wanted, copy = divmod(shard, copies_there)
         first, last = wanted * heads // groups_there, (wanted + 1) * heads // groups_there
-        part = (copy, copies_there) if exchange.gather and copies_there > 1 else None
+        taken = (copy, copies_there) if exchange.gather and copies_there > 1 else None
         for group in range(groups_here):
             overlap = min(last, (group + 1) * heads // groups_here) - max(first, group * heads // groups_here)
-            if overlap > 0:
-                for sender, piece in _senders(rule, shard, (copy, copies_there), copies_here):
-                    yield _Link(group * copies_here + sender, shard, overlap, piece, part)
+            for part in range(parts if overlap > 0 else 0):
+                rank = copy * parts + part, copies_there * parts
+                for sender, piece in _senders(rule, shard, rank, copies_here):
+                    yield _Link(group * copies_here + sender, shard, part, overlap, piece, taken)
 
 
 def _senders(
-    rule: CopySender, shard: int, copy: tuple[int, int], copies: int
+    rule: CopySender, shard: int, rank: tuple[int, int], copies: int
 ) -> list[tuple[int, tuple[int, int] | None]]:
-    """(copy of the source, which part of its pages) that serve one shard of the destination."""
+    """(copy of the source, which part of its pages) that serve one rank of the destination, i of so many."""
     if rule is CopySender.SHARES and copies > 1:
         return [(sender, (sender, copies)) for sender in range(copies)]
     if rule is CopySender.SPREAD:
         return [(shard % copies, None)]
     if rule is CopySender.CYCLIC:
-        return [(copy[0] % copies, None)]
-    return [(copy[0] * copies // copy[1] if rule is CopySender.PROPORTIONAL else 0, None)]
+        return [(rank[0] % copies, None)]
+    return [(rank[0] * copies // rank[1] if rule is CopySender.PROPORTIONAL else 0, None)]
 
 
 def _of_cache(exchange: Exchange, cache: Cache) -> Iterator[tuple[tuple[int, int], int, float]]:
@@ -196,19 +199,19 @@ def _of_cache(exchange: Exchange, cache: Cache) -> Iterator[tuple[tuple[int, int
     known: dict[tuple[object, ...], tuple[int, int]] = {}
     rule = exchange.copies if cache.heads or exchange.latent_copies is None else exchange.latent_copies
     for link in _links(exchange, heads, rule):
-        for part in range(exchange.destination.parts):
-            for sender, piece in _context(exchange, cache, link.source_share):
-                key = (sender, part, piece, link.destination_share, link.heads)
-                if key not in known:
-                    runs = _runs(exchange, cache, sides, (sender, part), (piece, link.destination_share))
-                    known[key] = (_pieces(exchange, cache, runs, link.heads, sides), runs.tokens)
-                pieces, rows = known[key]
-                if rows:
-                    ranks = (
-                        _source_rank(exchange.source, link.source_shard, sender),
-                        (link.destination_shard * exchange.destination.parts + part),
-                    )
-                    yield ranks, pieces, rows * link.heads * cache.row_bytes * cache.buffers
+        part = link.destination_part
+        for sender, piece in _context(exchange, cache, link.source_share):
+            key = (sender, part, piece, link.destination_share, link.heads)
+            if key not in known:
+                runs = _runs(exchange, cache, sides, (sender, part), (piece, link.destination_share))
+                known[key] = (_pieces(exchange, cache, runs, link.heads, sides), runs.tokens)
+            pieces, rows = known[key]
+            if rows:
+                ranks = (
+                    _source_rank(exchange.source, link.source_shard, sender),
+                    link.destination_shard * exchange.destination.parts + part,
+                )
+                yield ranks, pieces, rows * link.heads * cache.row_bytes * cache.buffers
 
 
 def _context(

@@ -23,6 +23,7 @@ from pdmodel.replay.search import Band
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.spec import SourceKind
 from pdmodel.timeline.phases import FloatArray, Timeline
+from pdmodel.transfer.breakdown import page_notes
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.transfer.host_memory import host_memory_notes
 from pdmodel.transfer.memory import memory_notes
@@ -254,7 +255,7 @@ def assumed_of(data: AllocationData, timeline: Timeline, resolved: ResolvedScena
         lines.append(
             "arbitration of a full port between a collective and KV: 1 : 1 per input link, band 1 : 2 to 2 : 1"
         )
-    lines += [*timeline.assumed, *resolved.assumed, *host_memory_notes(resolved, data.memory)]
+    lines += [*timeline.assumed, *resolved.assumed, *page_notes(resolved), *host_memory_notes(resolved, data.memory)]
     lines += memory_notes(resolved) if data.memory else ()
     if resolved.spec.prices.user_gpus is None and any(r.user_price_gpus is None for r in resolved.requests):
         lines.append("a waiting user costs decode GPUs / max_running_requests")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pdmodel.costs.collectives.pcie import check_pcie_kernel
 from pdmodel.costs.context_parallel import CpExchange, check_context_parallel
-from pdmodel.costs.kv_layout import Order
+from pdmodel.costs.kv_layout import Order, Pages
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
@@ -120,6 +120,11 @@ class ResolvedScenario:
     def decode_page_tokens(self) -> int:
         """The same of the decode side."""
         return self.spec.transfer.decode_page_tokens or self.page_tokens
+
+    @property
+    def pages(self) -> Pages:
+        """Whether the pages of a request lie one behind the other."""
+        return self.spec.transfer.pages or Pages.CONSECUTIVE
 
     @property
     def staging_tokens(self) -> int:

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from pdmodel.costs.context_parallel import CpExchange
-from pdmodel.costs.kv_layout import Order
+from pdmodel.costs.kv_layout import Order, Pages
 from pdmodel.costs.kv_tiers import Prefetch as Prefetch  # noqa: PLC0414 (a word of the scenario)
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.spec import ContextSenders, ReleaseAfter, RouteRule
@@ -193,8 +193,9 @@ class TransferSpec(Spec):
 
     ``nics``, ``decode_nics``: NICs in use on either side (all when left out). ``alternative_nics``: further NICs of the
     source that a plan may choose; simple policies follow ``route_rule``. ``layout``, ``page_tokens``: of both sides,
-    unless the decode side has its own. ``staging_tokens``: packed into a buffer of so many tokens before they are sent;
-    0: not packed. ``cross_layer``: a page holds all layers. ``posting_threads``: that post one request.
+    unless the decode side has its own. ``pages``: those of a request lie one behind the other (so where left out), or
+    none touch. ``staging_tokens``: packed into a buffer of so many tokens before they are sent; 0: not packed.
+    ``cross_layer``: a page holds all layers. ``posting_threads``: that post one request.
     """
 
     through: Through | None = None
@@ -202,6 +203,7 @@ class TransferSpec(Spec):
     decode_layout: Order | None = None
     page_tokens: Count | None = None
     decode_page_tokens: Count | None = None
+    pages: Pages | None = None
     staging_tokens: Annotated[NonNegativeInt, Field(le=MOST_TOKENS)] | None = None
     cross_layer: bool | None = None
     posting_threads: Count | None = None

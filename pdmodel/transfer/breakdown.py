@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pdmodel.costs.kv_layout import (
     HandOver,
+    Pages,
     Path,
     Setting,
     caches,
@@ -26,7 +27,7 @@ from pdmodel.scenario import Through
 from pdmodel.transfer.control import control
 from pdmodel.transfer.layout import exchange_of
 from pdmodel.transfer.nics import Routes
-from pdmodel.units import GB
+from pdmodel.units import GB, format_seconds
 from pdmodel.workload.request import Request
 
 
@@ -88,6 +89,27 @@ def transfer_breakdown(resolved: ResolvedScenario) -> tuple[TransferBreakdown, .
     return tuple(_of_request(resolved, request, routes) for request in resolved.requests)
 
 
+def page_notes(resolved: ResolvedScenario) -> tuple[str, ...]:
+    """That pages lie one behind the other, where nothing says so and it matters: scattered, descriptors would be the
+    limit.
+    """
+    if resolved.through is not Through.DIRECT or resolved.staging_tokens or resolved.spec.transfer.pages is not None:
+        return ()
+    routes = {resolved.route_rule: Routes(resolved)}
+    request = max(resolved.requests, key=lambda request: request.input_tokens)
+    setting = _setting(resolved, resolved.prefill[request.instance], routes)
+    exchange, kept = exchange_of(resolved, request), caches(resolved.arch, request.input_tokens, resolved.spec.kv_dtype)
+    together = hand_over(exchange, kept, setting).terms
+    apart = hand_over(replace(exchange, pages=Pages.SCATTERED), kept, setting).terms
+    pieces_s = max(apart.descriptors_s, apart.messages_s)
+    if pieces_s <= max(together.bandwidth_s, together.descriptors_s, together.messages_s):
+        return ()
+    return (
+        "the pages of a request lie one behind the other on both sides (transfer.pages); scattered, the descriptors of "
+        f"{request.name} would take {format_seconds(pieces_s)}, its bytes {format_seconds(apart.bandwidth_s)}",
+    )
+
+
 def _other_rules(resolved: ResolvedScenario) -> tuple[RouteRule, ...]:
     if len(resolved.nics) == 1:
         return ()
@@ -129,13 +151,14 @@ def _row(request: str, found: HandOver, control_s: float, fix: CheapestFix | Non
 
 def _setting(resolved: ResolvedScenario, placement: Placement, routes: dict[RouteRule, Routes]) -> Setting:
     memory = min(box.profile.gpu.hbm_gb_per_s.value for box in (resolved.prefill_box, resolved.decode_box)) * GB
+    others = _other_rules(resolved)
     return Setting(
         _path(resolved, placement, routes[resolved.route_rule]),
         engine_constants(resolved.engine, resolved.posting_threads),
         engine_slicing(resolved.engine),
         memory,
         resolved.engine.mode.value,
-        tuple((NIC_CHOICES[rule], _path(resolved, placement, routes[rule])) for rule in _other_rules(resolved)),
+        tuple((NIC_CHOICES[rule], _path(resolved, placement, routes[rule])) for rule in routes if rule in others),
     )
 
 

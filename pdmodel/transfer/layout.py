@@ -83,8 +83,7 @@ def source_placement(
 def exchange_of(resolved: ResolvedScenario, request: Request | None = None) -> Exchange:
     """Both sides of a scenario and the rules of its engine between them.
 
-    ``request``: with the cuts between its chunks, where the engine sends chunk by chunk. Pages of a request lie one
-    behind the other.
+    ``request``: with the cuts between its chunks, where the engine sends chunk by chunk.
     """
     part = resolved.spec.prefill
     return Exchange(
@@ -102,6 +101,7 @@ def exchange_of(resolved: ResolvedScenario, request: Request | None = None) -> E
         copies=HEAD_COPIES,
         latent_copies=LATENT_COPIES[resolved.latent_source],
         context_senders=resolved.context_senders,
+        pages=resolved.pages,
         layers_together=resolved.cross_layer,
         chunk_tokens=resolved.staging_tokens or None,
         cuts=() if request is None else _cuts(resolved, request),

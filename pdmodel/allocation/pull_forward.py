@@ -61,9 +61,8 @@ def pull_forward(
             for f in wanting:
                 for r in routes[f]:
                     fits = min((left[p] / w for p, w in zip(crossed[r], weight[r], strict=True)), default=np.inf)
-                    moved = min(fits * members[r], min(allowed[f], volume[f]) - sent[f])
-                    if pools is not None and moved > CRUMB * volume[f]:
-                        moved = min(moved, pools.limit(f, s, sent[f]))
+                    fills = np.inf if pools is None else pools.limit(f, s, sent[f])
+                    moved = min(fits * members[r], min(allowed[f], volume[f]) - sent[f], fills)
                     if moved > CRUMB * volume[f]:
                         if pools is not None:
                             pools.pull(f, s, sent[f], moved)

@@ -31,7 +31,9 @@ PrefillOption = Annotated[str, _option("--prefill", "DEGREES", "Prefill ranks: t
 DecodeOption = Annotated[str, _option("--decode", "DEGREES", "Decode ranks: tp=8 or tp=8,dcp=8 (dcp divides tp).")]
 TokensOption = Annotated[int, _option("--tokens", "N", "Tokens of the sequence.")]
 PageOption = Annotated[int | None, _option("--page-tokens", "N", "Tokens of a page. Default: the engine's.")]
-LayoutOption = Annotated[str, _option("--layout", "NAME", "Order inside a page: nhd (tokens) or hnd (heads).")]
+LayoutOption = Annotated[
+    str | None, _option("--layout", "NAME", "Order inside a page: nhd (tokens) or hnd (heads). Default: the engine's.")
+]
 DecodeLayoutOption = Annotated[
     str | None, _option("--decode-layout", "NAME", "The same on the decode side, if it differs.")
 ]
@@ -46,7 +48,10 @@ CpSplitOption = Annotated[
 ]
 DcpSplitOption = Annotated[str, _option("--dcp-split", "NAME", "Tokens of the dcp ranks: token_cyclic or page_cyclic.")]
 StagedOption = Annotated[
-    int | None, _option("--staged", "TOKENS", "Pack into a buffer of so many tokens before sending.")
+    int | None,
+    _option(
+        "--staged", "TOKENS", "Pack into a buffer of so many tokens before sending; 0: do not. Default: the engine's."
+    ),
 ]
 ScatteredOption = Annotated[bool, _option("--scattered", "", "No two pages lie side by side. Default: all do.")]
 CrossLayerOption = Annotated[bool, _option("--cross-layer", "", "A page holds all layers (cross-layer blocks).")]
@@ -59,7 +64,9 @@ CopiesOption = Annotated[
         "Sender among equal copies: spread, cyclic, first, proportional, shares. Default: the engine's.",
     ),
 ]
-ThreadsOption = Annotated[int, _option("--threads", "N", "Threads that post one request.")]
+ThreadsOption = Annotated[
+    int | None, _option("--threads", "N", "Threads that post one request. Default: the engine's.")
+]
 KvOption = Annotated[str, _option("--kv-dtype", "NAME", "bf16, fp16, fp8 or fp8_ds_mla.")]
 EngineOption = Annotated[str, _option("--engine", "ENGINE", "Name of a shipped engine, or a path.")]
 HardwareOption = Annotated[
@@ -77,7 +84,7 @@ def kv_transfer(
     decode: DecodeOption,
     tokens: TokensOption,
     page_tokens: PageOption = None,
-    layout: LayoutOption = "nhd",
+    layout: LayoutOption = None,
     decode_layout: DecodeLayoutOption = None,
     cp_split: CpSplitOption = "whole",
     dcp_split: DcpSplitOption = "token_cyclic",
@@ -86,7 +93,7 @@ def kv_transfer(
     cross_layer: CrossLayerOption = False,
     gather: GatherOption = False,
     copies: CopiesOption = None,
-    threads: ThreadsOption = 1,
+    threads: ThreadsOption = None,
     kv: KvOption = "bf16",
     engine: EngineOption = "sglang_mooncake",
     hardware: HardwareOption = None,
@@ -98,18 +105,25 @@ def kv_transfer(
 ) -> None:
     """Pairs, bytes, descriptors and time of handing one sequence over, and the cheapest fix."""
     from pdmodel.cli.render import deliver
-    from pdmodel.costs.kv_layout import caches, cheapest, fixes, hand_over
+    from pdmodel.costs.kv_layout import caches, cheapest, fixes, hand_over, staged_tokens
     from pdmodel.engines.catalog import load_engine
     from pdmodel.llm.catalog import load_llm
+    from pdmodel.llm.kv_cache import kv_sequence_bytes_rank
     from pdmodel.report.files import check_target
     from pdmodel.report.kv_costs import kv_transfer_document
 
     if output is not None:
         check_target(output)
-    _positive({"--tokens": tokens, "--page-tokens": page_tokens, "--staged": staged, "--threads": threads})
+    _positive({"--tokens": tokens, "--page-tokens": page_tokens, "--staged": staged or None, "--threads": threads})
     spec, arch = load_engine(engine), load_llm(llm)
+    threads = threads or spec.posting_threads.value
+    layout = layout or spec.layout.value.value
     words = {"layout": layout, "decode_layout": decode_layout, "cp_split": cp_split, "dcp_split": dcp_split}
     exchange = _exchange(spec, (prefill, decode), words, page_tokens, copies)
+    if staged is None:
+        per_token = kv_sequence_bytes_rank(arch, 1024, kv, degrees(prefill, "--prefill", ("tp", "cp"))["tp"]) / 1024
+        staged = staged_tokens(spec, per_token)
+    cross_layer = cross_layer or spec.cross_layer.value
     exchange = _with_flags(exchange, staged, scattered=scattered, cross_layer=cross_layer, gather=gather)
     kept = caches(arch, tokens, kv)
     setting = _setting(spec, threads, (hardware, decode_hardware or hardware), exchange)
@@ -192,15 +206,13 @@ def _exchange(
     return Exchange(source, target, rule, latents, engine.context_senders.value)
 
 
-def _with_flags(
-    exchange: Exchange, staged: int | None, *, scattered: bool, cross_layer: bool, gather: bool
-) -> Exchange:
+def _with_flags(exchange: Exchange, staged: int, *, scattered: bool, cross_layer: bool, gather: bool) -> Exchange:
     from dataclasses import replace
 
     from pdmodel.costs.kv_layout import Pages
 
     pages = Pages.SCATTERED if scattered else Pages.CONSECUTIVE
-    return replace(exchange, pages=pages, layers_together=cross_layer, gather=gather, chunk_tokens=staged)
+    return replace(exchange, pages=pages, layers_together=cross_layer, gather=gather, chunk_tokens=staged or None)
 
 
 def _setting(engine: EngineSpec, threads: int, hardware: tuple[str | None, str | None], exchange: Exchange) -> Setting:

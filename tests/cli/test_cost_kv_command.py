@@ -85,6 +85,16 @@ def test_orders_pages_and_blocks(pdmodel: Program) -> None:
     assert blocks["run_bytes"] == 64 * 2 * 256 * 72
 
 
+def test_an_engine_says_what_the_options_do_not(pdmodel: Program) -> None:
+    # TensorRT-LLM packs into 512 MB, pages of 32, hnd; a rank keeps 36 layers x 2 x 2 heads x 256 B = 36,864 B a token.
+    packed = document(pdmodel, *MISMATCH, "--page-tokens", "32", "--engine", "tensorrt_llm")
+    assert (packed["layout"], packed["staged_tokens"]) == ("hnd", 512_000_000 // 36_864)
+    assert packed["descriptors"] == 8 * 72 * 3
+    whole = document(pdmodel, *MISMATCH, "--engine", "tensorrt_llm", "--layout", "nhd", "--staged", "0")
+    assert (whole["layout"], whole["run_bytes"]) == ("nhd", 256)
+    assert "staged_tokens" not in whole
+
+
 def test_context_parallel_sides(pdmodel: Program) -> None:
     words = ("cost", "kv-transfer", "--llm", "deepseek-v3", "--tokens", "32768", "--prefill", "tp=4,cp=2")
     cyclic = document(pdmodel, *words, "--decode", "tp=8,dcp=8", "--cp-split", "zigzag")

@@ -31,6 +31,7 @@ from pdmodel.costs.kv_layout.timing import (
     even_path,
     hand_over,
     route_path,
+    staged_tokens,
     work_requests,
 )
 from pdmodel.costs.kv_layout.tokens import Comb, Split, TokenRuns, Window, comb, common_runs, cut, share
@@ -77,6 +78,7 @@ __all__ = [
     "route_path",
     "share",
     "slices",
+    "staged_tokens",
     "staging_s",
     "transfer_terms",
     "work_requests",

@@ -141,6 +141,16 @@ def engine_constants(engine: EngineSpec, threads: int | None = None) -> Transfer
     )
 
 
+def staged_tokens(engine: EngineSpec, bytes_per_token: float) -> int:
+    """Tokens that an engine packs into one buffer before it sends them; 0: it does not pack.
+
+    Parameters: ``bytes_per_token``: of one rank [byte].
+    Source: the engine's file: a number of tokens, or the size of the buffer.
+    """
+    size_bytes = engine.staging_bytes.value
+    return max(1, int(size_bytes / bytes_per_token)) if size_bytes else engine.staging_tokens.value
+
+
 def engine_slicing(engine: EngineSpec) -> Slicing:
     """How an engine's backend cuts descriptors, and the rest that it does not cut off."""
     posting = engine.posting

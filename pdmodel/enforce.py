@@ -24,8 +24,15 @@ from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import GBIT_PER_S, US, format_bytes, format_rate, format_seconds
 from pdmodel.verdict import share_of_prefill
 
+Moved = tuple[FlowKind, bool]
 NIC_PORTS = frozenset({PortKind.NIC_INGRESS, PortKind.NIC_EGRESS, PortKind.NIC_TX, PortKind.NIC_RX})
-MOVES = {FlowKind.SEND: "sends", FlowKind.LOAD: "prefix loads", FlowKind.WRITEBACK: "write-backs"}
+MOVES = {
+    (FlowKind.SEND, True): "sends",
+    (FlowKind.LOAD, True): "prefetches",
+    (FlowKind.LOAD, False): "prefix loads",
+    (FlowKind.WRITEBACK, False): "write-backs",
+}
+"""What moves, by its kind and by whether a NIC moves it. A copy out of HBM comes first in every write-back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +41,8 @@ class PhaseBurst:
 
     ``flow_kind`` is the KV that it meets, ``rate_bytes_per_s`` the narrowest port of that KV's route (its posting
     threads among them), ``guard_bytes`` the bytes that the guard of the shared port admits during the burst,
-    ``piece_bytes`` what the engine submits in one go on one route. ``on_nic``: a NIC moves it; ``in_order``: a copy
-    engine does, which serves first what came first.
+    ``piece_bytes`` what the engine submits in one go on one route. ``on_nic``: a NIC moves it (write-backs: a copy
+    engine or a kernel does first); ``in_order``: a copy engine does, which serves first what came first.
     """
 
     operation: str
@@ -55,7 +62,7 @@ def phase_bursts(data: AllocationData, engine: EngineSpec) -> tuple[PhaseBurst, 
     KV meets the phases of its own lane from its first release on, and those of other lanes at any time: what is sent
     after the prefill meets no collective of its own request.
     """
-    found: dict[tuple[str, FlowKind], PhaseBurst] = {}
+    found: dict[tuple[str, Moved], PhaseBurst] = {}
     for number, lane in enumerate(data.lanes):
         critical = [i for i, phase in enumerate(lane.phases) if phase.kind is not PhaseKind.COMPUTE]
         if not critical:  # one GPU, or an instance without requests
@@ -70,12 +77,12 @@ def phase_bursts(data: AllocationData, engine: EngineSpec) -> tuple[PhaseBurst, 
         for i in critical:
             kinds.setdefault(lane.phases[i].operation, []).append(i)
         for operation, indices in kinds.items():
-            for kind in FlowKind:
+            for moved in MOVES:
                 burst = _burst(
-                    data, engine, lane=number, operation=operation, indices=indices, gap_after=gap_after, kind=kind
+                    data, engine, lane=number, operation=operation, indices=indices, gap_after=gap_after, moved=moved
                 )
-                if burst is not None and (operation, kind) not in found:
-                    found[operation, kind] = burst
+                if burst is not None and (operation, moved) not in found:
+                    found[operation, moved] = burst
     return tuple(found.values())
 
 
@@ -87,10 +94,11 @@ def _burst(
     operation: str,
     indices: Sequence[int],
     gap_after: dict[int, float],
-    kind: FlowKind,
+    moved: Moved,
 ) -> PhaseBurst | None:
+    kind, on_nic = moved
     uses = data.critical_bytes[lane][indices[0]] > 0
-    routes = _meeting(data, lane, max(indices), kind, uses)
+    routes = _meeting(data, lane, max(indices), moved, uses)
     if not routes:
         return None
     burst = float(np.median(data.duration_s[lane][indices]))
@@ -101,7 +109,6 @@ def _burst(
     shared = uses & (crossing > 0).any(axis=0)
     flow = data.flows[int(data.route_flow[routes[0]])]
     device = [route.fifo for f in set(data.route_flow[routes].tolist()) for route in data.flows[f].routes]
-    nic = np.array([port.kind in NIC_PORTS for port in data.ports], dtype=bool)
     whole = max(size for _, size in (flow.due if kind is FlowKind.LOAD else flow.release))
     if kind is FlowKind.SEND:
         whole = flow.volume_bytes if engine.piece.value is Piece.REQUEST else whole
@@ -114,19 +121,22 @@ def _burst(
         rate_bytes_per_s=rate,
         guard_bytes=float(data.guard[shared].min()) * burst,
         piece_bytes=whole,
-        on_nic=kind is FlowKind.SEND or bool((crossing[:, nic] > 0).any()),
+        on_nic=on_nic,
         in_order=all(device),
     )
 
 
-def _meeting(data: AllocationData, lane: int, last_phase: int, kind: FlowKind, uses: NDArray[np.bool_]) -> list[int]:
+def _meeting(data: AllocationData, lane: int, last_phase: int, moved: Moved, uses: NDArray[np.bool_]) -> list[int]:
     """Routes of a kind of KV that may be in use while the lane's phases up to ``last_phase`` use the same port."""
+    nic = np.array([port.kind in NIC_PORTS for port in data.ports], dtype=bool)
     found = []
     for r, f in enumerate(data.route_flow):
         flow = data.flows[f]
         elsewhere = flow.lane != data.lanes[lane].name
         met = elsewhere or flow.release[0][0] <= last_phase
-        if flow.kind is kind and met and (uses & (data.consumption[r] > 0)).any():
+        crossed = data.consumption[r] > 0
+        on_nic = bool((nic & crossed).any()) if flow.kind is FlowKind.LOAD else flow.kind is FlowKind.SEND
+        if (flow.kind, on_nic) == moved and met and (uses & crossed).any():
             found.append(r)
     return found
 
@@ -158,7 +168,7 @@ def _judge(burst: PhaseBurst, engine: EngineSpec) -> Enforceability:
     if gate is Gate.NEITHER and burst.flow_kind is FlowKind.WRITEBACK and policy:
         held = f"nothing holds them in a burst; {policy[0].name} says when they are made"
     return Enforceability(
-        phase_kind=f"{burst.operation} beside {MOVES[burst.flow_kind]}",
+        phase_kind=f"{burst.operation} beside {MOVES[burst.flow_kind, burst.on_nic]}",
         gate=gate,
         burst_s=burst.burst_s,
         gap_s=burst.gap_s,
@@ -289,7 +299,7 @@ def _write_policy(bursts: Sequence[PhaseBurst], judged: Sequence[Enforceability]
 
 
 def _later_writes(engine: EngineSpec) -> list[Setting]:
-    reason = "new KV is then copied when it is evicted, not with every chunk"
+    reason = "new KV is then copied when it is evicted, not when its prefill ends"
     return [_line(knob, "write_back", reason) for knob in _knobs(engine, Steers.WRITE_POLICY)[:1]]
 
 
@@ -332,7 +342,8 @@ def _work_request_knob(engine: EngineSpec) -> Knob | None:
 
 
 def _line(knob: Knob, value: str, reason: str) -> Setting:
-    return Setting(knob.name, value, knob.unit, knob.process, knob.side, f"{reason} (default {knob.default})")
+    unit = "" if knob.unit == "name" else knob.unit
+    return Setting(knob.name, value, unit, knob.process, knob.side, f"{reason} (default {knob.default})")
 
 
 def applicable(

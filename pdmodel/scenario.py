@@ -153,7 +153,7 @@ class StoreSpec(Spec):
 
 
 class WritePolicy(StrEnum):
-    """When new KV is copied to host memory: with every chunk, on its second use, or when it is evicted."""
+    """When new KV is copied to host memory: when its prefill ends, on its second use, or when it is evicted."""
 
     WRITE_THROUGH = "write_through"
     WRITE_THROUGH_SELECTIVE = "write_through_selective"

@@ -262,6 +262,40 @@ def test_what_a_nic_carries_is_told_by_its_ports():
     assert "submits what it has of a request (8 MB a route) in one go" in found.text
 
 
+def test_copies_into_hbm_are_not_held_by_what_holds_prefetches():
+    """16 MB a layer from host memory beside 8 MB a layer over a NIC: each is judged by its own pieces."""
+    phases = [{"duration": 4e-3, "bytes": {}}, {"duration": 1e-3, "bytes": {"e": 40e6}}] * 4
+    loads = [
+        {
+            "name": f"load over {' and '.join(route)}",
+            "kind": "load",
+            "routes": [dict.fromkeys(route, 1)],
+            "release": [[0, 4 * size]],
+            "due": [[2 * k, size] for k in range(4)],
+            "price": 1.0,
+        }
+        for route, size in ((("e", "nic"), 8e6), (("e",), 16e6))
+    ]
+    ports = {"e": {"capacity": 50 * GB, "guard": 2.5 * GB}, "nic": {"capacity": 50 * GB}}
+    case = AllocationData.from_dict({"ports": ports, "phases": phases, "lane_price": 5.0, "flows": loads})
+    both = replace(case, ports=(case.ports[0], replace(case.ports[1], kind=PortKind.NIC_RX)))
+    _, found = judged(both, load_engine("sglang_mooncake"))
+    assert [(one.phase_kind.partition(" beside ")[2], one.gate) for one in found] == [
+        ("prefetches", Gate.CLASS_ONLY),
+        ("prefix loads", Gate.NEITHER),
+    ]
+    assert "(8 MB a route)" in found[0].text
+    assert "16 MB in flight" in found[1].text
+
+
+def test_a_nic_behind_a_copy_does_not_hold_it():
+    """A write-back into a store leaves HBM by a copy, whatever its NIC does later."""
+    case = burst_case(burst_s=1e-3, kind="writeback")
+    over_nic = replace(case, ports=(replace(case.ports[0], kind=PortKind.NIC_TX),))
+    _, (found,) = judged(over_nic, load_engine("sglang_mooncake"))
+    assert found.gate is Gate.NEITHER
+
+
 def test_posting_threads_slow_a_slice_and_are_no_port_of_a_collective():
     """Descriptors of 4 KiB at 3.4 us: 64 KiB take 54 us to post, more than a gap of 60 us less 30 us admits."""
     case = burst_case(gap_s=60e-6)

@@ -148,7 +148,7 @@ class StoreSpec(Spec):
 
     backend: str = "mooncake_store"
     place: StorePlace = StorePlace.REMOTE
-    replicas: Count = 1
+    replicas: Count | None = None
     lease_s: PositiveFloat | None = None
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pdmodel.costs.kv_store import StoreConstants
+from pdmodel.costs.kv_store import StoreConstants, backend_constants
 from pdmodel.engines.stores import LandsIn, Reach, StoreBackend
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.scenario import LoadBy, Scenario, StorePlace, StoreSpec, Through, WritePolicy
 from pdmodel.spec import SourceKind
-from pdmodel.units import GB, US
+from pdmodel.units import GB
 from pdmodel.workload.request import CacheTier
 
 
@@ -30,24 +29,17 @@ class Store:
     @property
     def lease_s(self) -> float:
         """How long after its query a read must have ended [s]; infinite where nothing expires."""
-        if self.spec.lease_s is not None:
-            return self.spec.lease_s
-        return math.inf if self.backend.lease_s is None else self.backend.lease_s.value
+        return self.constants.lease_s
+
+    @property
+    def replicas(self) -> int:
+        """Copies that a put makes."""
+        return self.spec.replicas or self.backend.replicas.value
 
     @property
     def constants(self) -> StoreConstants:
         """What calls and objects cost."""
-        backend = self.backend
-        return StoreConstants(
-            query_rpc_s=backend.query_rpc_us.value * US,
-            put_rpc_s=backend.put_rpc_us.value * US,
-            object_put_s=backend.object_put_us.value * US,
-            object_get_s=backend.object_get_us.value * US,
-            batch_objects=backend.batch_objects.value,
-            lease_s=self.lease_s,
-            source=backend.source,
-            ref=f"storage backend {backend.name}",
-        )
+        return backend_constants(self.backend, self.spec.lease_s)
 
     def limit(self, *, put: bool) -> tuple[float, SourceKind, str] | None:
         """What a client writes or reads at most [byte/s], with its source; None where only ports of boxes limit it."""

@@ -66,7 +66,7 @@ class StoreWays:
         """From the memory of a prefill GPU's socket into the store, every copy of the objects."""
         box = self._resolved.prefill_box
         way = self._client(self._host(gpu, put=True), box, gpu, object_bytes, put=True)
-        return weighed(way, self.store.spec.replicas)
+        return weighed(way, self.store.replicas)
 
     def _host(self, gpu: int, *, put: bool) -> Route:
         box = self._resolved.prefill_box
@@ -116,7 +116,7 @@ class StoreWays:
             put, get = merge(out, *self._fabric(), writer), host_to_gpu(other, target)
         else:
             put, get = merge(out, *self._fabric()), merge(*self._fabric(), into)
-        written = weighed(self._client(put, box, source, objects[0], put=True), put_share * self.store.spec.replicas)
+        written = weighed(self._client(put, box, source, objects[0], put=True), put_share * self.store.replicas)
         return written, self._client(get, other, target, objects[1], put=False)
 
     # ---- ports ---------------------------------------------------------------------------------------------------

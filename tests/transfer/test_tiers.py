@@ -401,6 +401,17 @@ def test_replicas_are_put_and_one_is_got(variant) -> None:
     assert route.ports["P/gpu0/egress"] == 3.0 and route.ports["P/nic0/tx"] == 3.0 and route.ports["D/nic0/rx"] == 1.0
 
 
+def test_a_backend_has_copies_of_its_own(variant, tmp_path) -> None:
+    raw = json.loads(resolve("stores", "mooncake_store").read_text())
+    raw["replicas"]["value"] = 2
+    path = tmp_path / "double.json"
+    path.write_text(json.dumps(raw))
+    for said, count in (({}, 2), ({"replicas": 1}, 1)):
+        changes = through(store={"backend": str(path), **said})
+        (route,) = named(built(variant("rtx_pro_6000_qwen3_235b", changes)), "/send/P0")[0].routes
+        assert route.ports["P/nic0/tx"] == count
+
+
 @pytest.mark.parametrize("release", ["kv_write", "layer", "chunk", "prefill"])
 def test_an_object_is_whole_when_its_chunk_is(variant, release: str) -> None:
     changes = through()

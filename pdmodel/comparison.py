@@ -20,7 +20,12 @@ from pdmodel.scenario import Scenario, StoreSpec
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.transfer.sends import parts_of
 
-BOUND_BY = {PortKind.POSTING: "descriptors", PortKind.MESSAGES: "messages", PortKind.STORE: "store"}
+BOUND_BY = {
+    PortKind.POSTING: "descriptors",
+    PortKind.MESSAGES: "messages",
+    PortKind.STORE: "store",
+    PortKind.RECEIVING: "receiving",
+}
 """What holds sends up, by the port that they need longest; bandwidth is all the others."""
 CONTROL = "control"
 
@@ -29,8 +34,9 @@ CONTROL = "control"
 class UnderEngine:
     """What an engine makes of the scenario; times of the worst request [s], costs [GPU·s].
 
-    ``descriptors``: of all sends. ``bound_by``: bandwidth | descriptors | messages | store | control, whichever takes
-    longest, and ``port`` where that is one. ``applicable``: the policy that can be applied today, and its cost.
+    ``descriptors``: of all sends. ``bound_by``: whichever takes longest of bandwidth, descriptors, messages, store,
+    receiving and control, and ``port`` where that is one. ``applicable``: the policy that can be applied today, and its
+    cost.
     """
 
     descriptors: int
@@ -112,9 +118,7 @@ def under_engine(resolved: ResolvedScenario, found: Plan) -> UnderEngine:
     """The row of a planned scenario."""
     unmanaged = next(row for row in found.policies if row.name == UNMANAGED.name)
     bound_by, port = send_bound(found.data, found.times.control_s)
-    descriptors = sum(
-        part.pieces.descriptors for request in resolved.requests for part in parts_of(resolved, request)
-    )
+    descriptors = sum(part.pieces.descriptors for request in resolved.requests for part in parts_of(resolved, request))
     return UnderEngine(
         descriptors=descriptors,
         bound_by=bound_by,

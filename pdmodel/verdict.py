@@ -188,6 +188,9 @@ def _infeasible_text(data: AllocationData, shortfall: Shortfall, slack_s: float)
         text = f"{verb} {format_count(capacity / REFERENCE_BYTES)} {what}/s and has "
         text += f"{format_count(size / REFERENCE_BYTES)} of {format_bytes(mean_piece_bytes(data, e))} due"
         more = f"{format_count(missing / REFERENCE_BYTES)}/s are missing"
+    elif kind is PortKind.RECEIVING:
+        text = f"receives from one rank after the other, which takes {format_seconds(size / capacity)} for what is due"
+        more = f"{(capacity + missing) / capacity:.3g} times as fast would do"
     else:
         text = f"carries {format_rate(capacity)} and has {format_bytes(size)} of KV due"
         more = f"{format_rate(missing)} are missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,8 +10,9 @@ import typer
 from pdmodel.cli.options import DebugOption, FormatOption, NoColourOption, OutputOption, resolved_format
 
 if TYPE_CHECKING:
-    from pdmodel.costs.kv_layout import Exchange, Setting
+    from pdmodel.costs.kv_layout import Exchange, Path, Setting
     from pdmodel.engines.spec import EngineSpec
+    from pdmodel.hardware.topology import Box
 
 NAME = "kv-transfer"
 EPILOG = (
@@ -207,8 +209,6 @@ def _exchange(
 
 
 def _with_flags(exchange: Exchange, staged: int, *, scattered: bool, cross_layer: bool, gather: bool) -> Exchange:
-    from dataclasses import replace
-
     from pdmodel.costs.kv_layout import Pages
 
     pages = Pages.SCATTERED if scattered else Pages.CONSECUTIVE
@@ -216,19 +216,34 @@ def _with_flags(exchange: Exchange, staged: int, *, scattered: bool, cross_layer
 
 
 def _setting(engine: EngineSpec, threads: int, hardware: tuple[str | None, str | None], exchange: Exchange) -> Setting:
-    from pdmodel.costs.kv_layout import Setting, box_choices, box_path, engine_constants, engine_slicing, even_path
+    from pdmodel.costs.kv_layout import Setting, engine_constants, engine_slicing, even_path
     from pdmodel.errors import InputError
-    from pdmodel.hardware.catalog import load_profile
-    from pdmodel.hardware.topology import Box
     from pdmodel.units import GB
 
     constants, slicing = engine_constants(engine, threads), engine_slicing(engine)
     one, two = hardware
+    if one is None and two is not None:
+        raise InputError("needs --hardware", path="--decode-hardware", expected="both, or --hardware alone")
     if one is None or two is None:
-        if two is not None:
-            raise InputError("needs --hardware", path="--decode-hardware", expected="both, or --hardware alone")
-        return Setting(even_path(), constants, slicing, mode=engine.mode.value)
-    boxes = Box(load_profile(one), "P"), Box(load_profile(two), "D")
+        found = Setting(even_path(), constants, slicing, mode=engine.mode.value)
+    else:
+        boxes, paths = _boxes(engine, (one, two), exchange)
+        memory = min(box.profile.gpu.hbm_gb_per_s.value for box in boxes) * GB
+        found = Setting(paths[0][1], constants, slicing, memory, engine.mode.value, paths[1:])
+    in_turn = engine.control.sequential_receive.value
+    return replace(found, receiving="D/rank{}/receiving".format) if in_turn else found
+
+
+def _boxes(
+    engine: EngineSpec, hardware: tuple[str, str], exchange: Exchange
+) -> tuple[tuple[Box, Box], tuple[tuple[str, Path], ...]]:
+    """Both boxes, and the paths between them: by the engine's rule, then by others."""
+    from pdmodel.costs.kv_layout import box_choices, box_path
+    from pdmodel.errors import InputError
+    from pdmodel.hardware.catalog import load_profile
+    from pdmodel.hardware.topology import Box
+
+    boxes = Box(load_profile(hardware[0]), "P"), Box(load_profile(hardware[1]), "D")
     for box, place, option in zip(
         boxes, (exchange.source, exchange.destination), ("--prefill", "--decode"), strict=True
     ):
@@ -236,10 +251,8 @@ def _setting(engine: EngineSpec, threads: int, hardware: tuple[str | None, str |
             raise InputError(
                 f"{place.ranks} ranks on the {box.gpu_count} GPUs of {box.profile.name}", path=option, expected="fewer"
             )
-    memory = min(box.profile.gpu.hbm_gb_per_s.value for box in boxes) * GB
     rule = engine.route_rule.value
-    path, others = box_path(*boxes, rule), box_choices(*boxes, rule)
-    return Setting(path, constants, slicing, memory, engine.mode.value, others)
+    return boxes, (("", box_path(*boxes, rule)), *box_choices(*boxes, rule))
 
 
 def _facts(

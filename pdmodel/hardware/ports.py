@@ -17,7 +17,8 @@ class PortKind(StrEnum):
 
     ``posting``: the threads of a rank that post descriptors; ``messages``: the work requests that a NIC takes; both as
     the bytes of `REFERENCE_BYTES` pieces that they would move, so that their unit is a port's. ``store``: what a client
-    of a KV store reads or writes at most.
+    of a KV store reads or writes at most. ``receiving``: the time of a rank that receives from one sender after the
+    other, in bytes of the fastest sender.
     """
 
     GPU_EGRESS = "gpu_egress"
@@ -38,11 +39,14 @@ class PortKind(StrEnum):
     POSTING = "posting"
     MESSAGES = "messages"
     STORE = "store"
+    RECEIVING = "receiving"
     ABSTRACT = "abstract"
 
 
 PIECE_PORTS = (PortKind.POSTING, PortKind.MESSAGES)
 """Kinds of port whose bytes are those of `REFERENCE_BYTES` pieces."""
+SOFTWARE_PORTS = (*PIECE_PORTS, PortKind.RECEIVING)
+"""Kinds of port that are no link: limits of the software that sends and receives."""
 
 
 class Discipline(StrEnum):

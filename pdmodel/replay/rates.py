@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pdmodel.errors import InputError
-from pdmodel.hardware.ports import PIECE_PORTS
+from pdmodel.hardware.ports import SOFTWARE_PORTS
 from pdmodel.replay.activities import Stage
 from pdmodel.replay.policies import Cap
 from pdmodel.timeline.critical import IDLE
@@ -70,8 +70,8 @@ class RateRule:
         self.kv_weight = kv_weight
         self.kappa = kappa
         self.counts = SharingCounts()
-        counted = {port.name for port in stage.data.ports if port.kind in PIECE_PORTS}
-        self.pieces = {e for e, name in enumerate(self.critical.names) if name in counted}
+        counted = {port.name for port in stage.data.ports if port.kind in SOFTWARE_PORTS}
+        self.software = {e for e, name in enumerate(self.critical.names) if name in counted}
         self.known: dict[Hashable, Rates] = {}
         self.cap_rows: list[Row] = [() for _ in stage.crossings]
         self.cap_rate: list[float] = []
@@ -117,7 +117,7 @@ class RateRule:
             self._tier([], tier, left, kv)
         for stream in demand.alone:
             ports = self.crossings[stream.crossing].ports
-            wires = [(e, m) for e, m, _ in ports if e not in self.pieces] or [(e, m) for e, m, _ in ports]
+            wires = [(e, m) for e, m, _ in ports if e not in self.software] or [(e, m) for e, m, _ in ports]
             kv[stream.activity] = min(self.critical.capacity[e] / m for e, m in wires)
         if self.kappa > 0:
             self._interfere(critical, speeds, demand, kv, usable)

@@ -73,7 +73,7 @@ class _Parcel:
 
 
 class QueueTraffic:
-    """Queues of (source, destination, crossing), or of one copy engine; each live one is one activity.
+    """Queues of (source and its queue, destination, crossing), or of one copy engine; each live one is one activity.
 
     Pieces inside go first in, first out, or earliest due first; consecutive ones of one flow that gate nothing are one
     parcel, as only the last byte matters.
@@ -115,7 +115,7 @@ class QueueTraffic:
             mine = []
             for k, way in enumerate(flow.routes):
                 crossing = stage.route_crossing[route]
-                key: Hashable = (flow.source, flow.destination, crossing)
+                key: Hashable = (flow.source, flow.queue, flow.destination, crossing)
                 if self.policy is None:
                     key = (f, k)
                 elif way.fifo and way.device:

@@ -46,6 +46,7 @@ IN_WORDS = {
     "posting": "posting: what the threads of a rank post, in GB/s of 64 KiB descriptors",
     "messages": "messages: the work requests that a NIC takes, in GB/s of 64 KiB requests",
     "store": "store: what a client of the KV store reads or writes at most",
+    "receiving": "receiving: a rank that takes from one sender after the other, in GB/s of its fastest sender",
 }
 PACED = (Rule.CONTENDED, Rule.OVERDRAFT)
 

@@ -152,6 +152,11 @@ def _row(request: str, found: HandOver, control_s: float, fix: CheapestFix | Non
 def _setting(resolved: ResolvedScenario, placement: Placement, routes: dict[RouteRule, Routes]) -> Setting:
     memory = min(box.profile.gpu.hbm_gb_per_s.value for box in (resolved.prefill_box, resolved.decode_box)) * GB
     others = _other_rules(resolved)
+    box = resolved.decode_box
+
+    def receiving(rank: int) -> str:
+        return box.port_name(box.gpu(resolved.decode.gpus[rank]), "receiving")
+
     return Setting(
         _path(resolved, placement, routes[resolved.route_rule]),
         engine_constants(resolved.engine, resolved.posting_threads),
@@ -159,6 +164,7 @@ def _setting(resolved: ResolvedScenario, placement: Placement, routes: dict[Rout
         memory,
         resolved.engine.mode.value,
         tuple((NIC_CHOICES[rule], _path(resolved, placement, routes[rule])) for rule in routes if rule in others),
+        receiving if resolved.engine.control.sequential_receive.value else None,
     )
 
 

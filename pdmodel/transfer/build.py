@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.scenario import Through
 from pdmodel.timeline.phases import Timeline
@@ -13,6 +16,7 @@ from pdmodel.transfer.memory import gpu_pools
 from pdmodel.transfer.nics import Routes
 from pdmodel.transfer.posting import Posting
 from pdmodel.transfer.prefetch import prefetches
+from pdmodel.transfer.receiving import received_in_turn
 from pdmodel.transfer.sends import sends
 from pdmodel.transfer.store import StoreWays
 from pdmodel.transfer.store_sends import store_sends
@@ -33,19 +37,32 @@ def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers
     marks_of = {lane.name: phase_marks(lane) for lane in timeline.lanes}
     for instance, (lane_name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
         marks = marks_of.get(lane_name, {})
-        for request in resolved.requests_of(instance):
+        for number, request in enumerate(resolved.requests_of(instance)):
             chunks = marks[request.name]
             found += loads(resolved, request, lane_name, placement, chunks)
             tiers += prefetches(resolved, request, lane_name, placement, chunks, ways=ways)
             tiers += writebacks(resolved, request, lane_name, placement, chunks, ways=ways)
             if ways is not None and resolved.through is Through.STORE:
-                tiers += store_sends(resolved, request, lane_name, placement, chunks, ways=ways, timeline=timeline)
+                put = store_sends(resolved, request, lane_name, placement, chunks, ways=ways, timeline=timeline)
+                tiers += _queued(resolved, put, number)
                 continue
-            found += sends(resolved, request, lane_name, placement, chunks, routes=routes, posting=posting)
+            sent = sends(resolved, request, lane_name, placement, chunks, routes=routes, posting=posting)
+            found += _queued(resolved, sent, number)
     flows, ports = posting.settled(found, routes.capacity)
+    flows, turns = received_in_turn(
+        resolved, flows, routes.capacity | {port.name: port.capacity_bytes_per_s for port in ports}
+    )
     more, limits = ways.settled(tiers, routes.capacity) if ways else (tiers, ())
-    flows, ports = (*flows, *more), (*ports, *limits)
+    flows, ports = (*flows, *more), (*ports, *turns, *limits)
     return Transfers(flows, ports, (*gpu_pools(resolved, marks_of, flows), *host_pools(resolved, flows)))
+
+
+def _queued(resolved: ResolvedScenario, flows: Sequence[Flow], number: int) -> Iterator[Flow]:
+    """The sends of an instance's ``number``-th request, in the queue that is its turn: with W of them a request waits
+    for the one W before it, and shares with those between.
+    """
+    queue = number % resolved.engine.parallel_transfers.value
+    return (replace(flow, queue=queue) for flow in flows)
 
 
 def build_flows(resolved: ResolvedScenario, timeline: Timeline) -> tuple[Flow, ...]:

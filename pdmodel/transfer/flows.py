@@ -27,7 +27,9 @@ class Flow:
     phases: at the end of the last one; "the start of phase k" is the end of phase k-1, so bytes may move in the wait
     before k); due at the start of phase k. ``split`` is the engine's own rule over ``routes`` (sums to 1): simple
     policies use it, only plans choose. A write-back has no due. ``lease_s``: the last byte must be there at most so
-    long after the first release, else the transfer fails. Nothing of a request moves before the request arrives.
+    long after the first release, else the transfer fails. ``queue``: of its source; what simple policies send from
+    there to one destination they send one after another inside a queue. Nothing of a request moves before the request
+    arrives.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Flow:
     due: tuple[tuple[int, float], ...]
     split: tuple[float, ...] = (1.0,)
     lease_s: float | None = None
+    queue: int = 0
 
     @property
     def volume_bytes(self) -> float:

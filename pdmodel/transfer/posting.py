@@ -20,6 +20,9 @@ from pdmodel.spec import SourceKind
 from pdmodel.transfer.flows import Flow
 from pdmodel.units import US
 
+ROUNDED = 1 + 1e-9
+"""What is 1 within rounding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
@@ -134,10 +137,10 @@ def never_binds(name: str, routes: Sequence[Route], others: set[str], capacity: 
     if not all(mine):
         return False
     common = set.intersection(*mine)
-    if any(max(ratio(route, other) for route in routes) <= 1 for other in common):
+    if any(max(ratio(route, other) for route in routes) <= ROUNDED for other in common):
         return True
     best: dict[str, float] = {}
     for route, ports in zip(routes, mine, strict=True):
         other = min(sorted(ports), key=lambda port: ratio(route, port))
         best[other] = max(best.get(other, 0.0), ratio(route, other))
-    return sum(best.values()) <= 1
+    return sum(best.values()) <= ROUNDED

@@ -321,7 +321,8 @@ def test_posting_threads_slow_a_slice_and_are_no_port_of_a_collective():
     ("name", "gate", "text"),
     [
         ("layerwise", Gate.GATEABLE, "may submit the urgent request first"),
-        ("sglang_mooncake", Gate.NEITHER, "up to 4 requests at a time, in order of arrival"),
+        ("sglang_mooncake", Gate.NEITHER, "one request at a time, in order of arrival"),
+        ("vllm_mooncake", Gate.NEITHER, "up to 10 requests at a time, in order of arrival"),
         ("tensorrt_llm", Gate.NEITHER, "one request at a time, in order of arrival"),
     ],
 )

@@ -87,6 +87,32 @@ def route_path(ways: Callable[[int, int], Sequence[Way]], capacity: Mapping[str,
     return time
 
 
+def one_sender_at_a_time(path: Path, name: Callable[[int], str]) -> Path:
+    """A path to ranks that receive from one sender after the other.
+
+    Equation: max( T(all), max_d sum_s T(s -> d) ), T: the path's time of some of the pairs.
+
+    Parameters: ``path``; ``name``: of the port that stands for a destination rank.
+    Returns: a function of the pairs.
+    Validity: as ``path``; no pause between two senders.
+    Source: TensorRT-LLM docs, features/disagg-serving.md (TRTLLM_ENABLE_KVCACHE_RECEIVE_PARALLEL is off).
+    """
+
+    def time(found: Sequence[Pair]) -> PathTime:
+        longest = path(found)
+        received: dict[int, list[Pair]] = defaultdict(list)
+        for pair in found:
+            received[pair.destination_rank].append(pair)
+        for rank, pairs_in in received.items():
+            turns_s = sum(path([pair]).time_s for pair in pairs_in)
+            if turns_s > longest.time_s * (1 + 1e-9):
+                size = sum(pair.size_bytes for pair in pairs_in)
+                longest = PathTime(turns_s, name(rank), size / turns_s, longest.hazards)
+        return longest
+
+    return time
+
+
 def box_path(source: Box, destination: Box, rule: RouteRule = RouteRule.NEAREST) -> Path:
     """The path through two boxes, rank r on GPU r, as `route_path`.
 
@@ -162,6 +188,7 @@ class Setting:
     """What a hand-over meets beside its layout: path, engine, memory [byte/s].
 
     ``mode``: who posts, the senders (push) or the receivers (pull). ``other_paths``: what else one could do about NICs.
+    ``receiving``: where a rank receives from one sender after the other, the name of the port that stands for that.
     """
 
     path: Path
@@ -170,6 +197,7 @@ class Setting:
     hbm_bytes_per_s: float = HBM_BYTES_PER_S
     mode: Mode = Mode.PUSH
     other_paths: tuple[tuple[str, Path], ...] = ()
+    receiving: Callable[[int], str] | None = None
 
     def with_threads(self, threads: int) -> Setting:
         """The same with another number of posting threads."""
@@ -214,7 +242,8 @@ def hand_over(exchange: Exchange, kept: Sequence[Cache], setting: Setting) -> Ha
     """Time of handing a sequence over, all of it ready to be sent.
 
     Equation: T = t0 + max( max_e V_e/C_e, max_s N_s tau/W, max_s M_s/mu ) + staging; M = N x slices of their mean
-    length; s: who posts, senders or receivers.
+    length; s: who posts, senders or receivers. Where a rank receives from one sender after the other, all that it
+    receives is posted in turn, too.
 
     Parameters: ``exchange``, ``kept``: as `pairs`; ``setting``: path, engine constants, memory.
     Returns: `HandOver`.
@@ -223,17 +252,21 @@ def hand_over(exchange: Exchange, kept: Sequence[Cache], setting: Setting) -> Ha
     Source: `transfer_terms`, `pairs`.
     """
     found = pairs(exchange, kept)
-    posted: dict[int, int] = defaultdict(int)
-    messages: dict[int, float] = defaultdict(float)
+    posted: dict[tuple[str, int], int] = defaultdict(int)
+    messages: dict[tuple[str, int], float] = defaultdict(float)
     sent: dict[int, float] = defaultdict(float)
     received: dict[int, float] = defaultdict(float)
     for pair in found:
-        poster = pair.source_rank if setting.mode is Mode.PUSH else pair.destination_rank
-        posted[poster] += pair.descriptors
-        messages[poster] += work_requests(pair, setting.slicing)
+        by = [("from", pair.source_rank) if setting.mode is Mode.PUSH else ("to", pair.destination_rank)]
+        if setting.receiving is not None and setting.mode is Mode.PUSH:
+            by.append(("to", pair.destination_rank))
+        for end in by:
+            posted[end] += pair.descriptors
+            messages[end] += work_requests(pair, setting.slicing)
         sent[pair.source_rank] += pair.size_bytes
         received[pair.destination_rank] += pair.size_bytes
-    path = setting.path(found)
+    in_turn = setting.receiving
+    path = (setting.path if in_turn is None else one_sender_at_a_time(setting.path, in_turn))(found)
     packing = 0.0
     if exchange.chunk_tokens is not None:
         chunks = -(-max(cache.rows * cache.tokens_per_row for cache in kept) // exchange.chunk_tokens)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pdmodel.costs.collectives.pcie import check_pcie_kernel
 from pdmodel.costs.context_parallel import CpExchange, check_context_parallel
-from pdmodel.costs.kv_layout import Order, Pages
+from pdmodel.costs.kv_layout import Order, Pages, staged_tokens
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
@@ -132,12 +132,9 @@ class ResolvedScenario:
         given = self.spec.transfer.staging_tokens
         if given is not None:
             return given
-        size_bytes = self.engine.staging_bytes.value
-        if not size_bytes:
-            return self.engine.staging_tokens.value
         shards = self.spec.prefill.tp_size
         per_token = kv_sequence_bytes_rank(self.arch, 1024, self.spec.kv_dtype, shards) / 1024
-        return max(1, int(size_bytes / per_token))
+        return staged_tokens(self.engine, per_token)
 
     @property
     def cross_layer(self) -> bool:

@@ -15,6 +15,7 @@ from pdmodel.errors import InputError
 from pdmodel.evidence import Controls
 from pdmodel.replay.memory import PoolTrace
 from pdmodel.resolve import ResolvedScenario
+from pdmodel.scenario import Through
 from pdmodel.transfer.breakdown import transfer_breakdown
 from pdmodel.transfer.control import control
 from pdmodel.transfer.flows import MemoryKind
@@ -113,10 +114,25 @@ def transfer_times_of(resolved: ResolvedScenario) -> tuple[TransferTime, ...]:
 
 
 def with_fix(verdict: Verdict, shortfall: Shortfall | None, times: Sequence[TransferTime]) -> Verdict:
-    """The verdict; where descriptors are what makes it infeasible, with the cheapest change of the largest request."""
+    """The verdict; where posting or receiving makes it infeasible, with the cheapest change of the largest request."""
     slowest = max(times, key=lambda one: one.time_s, default=None)
-    if shortfall is None or not shortfall.in_pieces or slowest is None or slowest.fix_time_s is None:
+    if shortfall is None or not shortfall.of_software or slowest is None or slowest.fix_time_s is None:
         return verdict
     with_it, without = format_seconds(slowest.fix_time_s), format_seconds(slowest.time_s)
     text = f"{verdict.text} Cheapest fix: {slowest.fix}: {slowest.request} alone takes {with_it} instead of {without}."
     return replace(verdict, text=text)
+
+
+def lease_note(resolved: ResolvedScenario, stall_s: float) -> tuple[str, ...]:
+    """That KV is delivered later than its sender keeps it by itself, where the engine says how long that is.
+
+    ``stall_s``: the longest that decode waits for KV after a prefill [s].
+    """
+    lease = resolved.engine.lease_s
+    if lease is None or resolved.through is not Through.DIRECT or not lease.value < stall_s < math.inf:
+        return ()
+    note = f" ({lease.note})" if lease.note else ""
+    return (
+        f"decode waits {format_seconds(stall_s)} for KV that {resolved.engine.name} keeps for {lease.value} s after "
+        f"the prefill{note}",
+    )

@@ -23,7 +23,15 @@ from pdmodel.evidence import (
     release_note,
     times_of,
 )
-from pdmodel.kv_evidence import control_note, controls_of, hand_offs_of, memory_of, transfer_times_of, with_fix
+from pdmodel.kv_evidence import (
+    control_note,
+    controls_of,
+    hand_offs_of,
+    lease_note,
+    memory_of,
+    transfer_times_of,
+    with_fix,
+)
 from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.record import earliest_record, scenario_record
 from pdmodel.replay import engine
@@ -123,6 +131,7 @@ def answer(decided: Decided) -> Plan:
             *resolved.warnings,
             *timeline.warnings,
             *release_note(resolved, eager, choice),
+            *lease_note(resolved, float(choice.replay.decode_stall_s.max(initial=0.0))),
             *control_note(control, slack_s),
             *choice.warnings,
             *decided.notes,

@@ -11,7 +11,7 @@ from pdmodel.allocation.bound import shared_ports
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, Verdict, VerdictKind
-from pdmodel.hardware.ports import PIECE_PORTS, REFERENCE_BYTES, PortKind
+from pdmodel.hardware.ports import PIECE_PORTS, REFERENCE_BYTES, SOFTWARE_PORTS, PortKind
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import format_bytes, format_count, format_rate, format_seconds
@@ -28,8 +28,8 @@ class Shortfall:
     size_bytes: float
     capacity_bytes_per_s: float
     missing_bytes_per_s: float
-    in_pieces: bool = False
-    """Whether the port counts descriptors or work requests."""
+    of_software: bool = False
+    """Whether the port is no link: posting, work requests, or receiving in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ def port_shortfall(data: AllocationData, slack_s: float, kind: FlowKind | None =
         )
         if late > slack_s * (1 + 1e-9) + 1e-12 and (worst is None or late > worst.late_s):
             missing = needed - port.capacity_bytes_per_s
-            counted = port.kind in PIECE_PORTS
-            worst = Shortfall(port.name, late, amount, port.capacity_bytes_per_s, missing, counted)
+            software = port.kind in SOFTWARE_PORTS
+            worst = Shortfall(port.name, late, amount, port.capacity_bytes_per_s, missing, software)
     return worst
 
 

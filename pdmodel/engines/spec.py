@@ -244,7 +244,8 @@ def _by_name(given: object) -> object:
 class EngineSpec(Spec):
     """One serving engine; its ``backend`` is the name or path of a transfer engine, or written out.
 
-    ``parallel_transfers``: requests that are sent at the same time. ``posting_threads``: of one request.
+    ``parallel_transfers``: requests of an instance that are sent to one decode instance at the same time.
+    ``posting_threads``: of one request.
     ``staging_tokens``, ``staging_bytes``: packed into a buffer of this size before the wire; both 0: not packed.
     ``reserved_tokens``: memory that the decode side keeps free for each running request.
     """

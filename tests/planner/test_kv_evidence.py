@@ -1,5 +1,6 @@
 """What an answer says of leases, write-backs and the control plane, on records made by hand."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from pdmodel.allocation.data import AllocationData
 from pdmodel.errors import InputError
 from pdmodel.evidence import flows_of, missed_deadlines
-from pdmodel.kv_evidence import memory_of
+from pdmodel.kv_evidence import lease_note, memory_of
 from pdmodel.planner import plan
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.memory import memory_trace
@@ -87,6 +88,16 @@ def test_a_plan_that_does_not_fit_is_refused_with_peak_and_time(variant):
     (row,) = memory_of(resolved, memory_trace(roomy, replay))
     assert (row.pool, row.kind, row.capacity_bytes) == ("D/gpu0/kv", "decode_hbm", 50.0)
     assert (row.peak_bytes, row.peak_s) == (pytest.approx(45.0), pytest.approx(3.0))
+
+
+def test_kv_that_comes_after_its_sender_lets_go_of_it(variant):
+    resolved = variant("rtx_pro_6000_qwen3_32b_tp4")  # vllm_nixl keeps it for 30 s
+    assert lease_note(resolved, 29.0) == lease_note(resolved, math.inf) == ()
+    assert lease_note(resolved, 40.0) == (
+        "decode waits 40.000 s for KV that vllm_nixl keeps for 30 s after the prefill (a decode side that waits renews "
+        "it)",
+    )
+    assert lease_note(variant("urgent_user"), 1e6) == ()
 
 
 def test_the_control_plane_is_in_every_time_to_the_first_token_but_that_without_kv(variant):

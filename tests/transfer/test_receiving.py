@@ -90,6 +90,7 @@ def test_the_verdict_and_the_breakdown_say_it(variant: Any, tmp_path: Path) -> N
     found, (row,) = plan(resolved), transfer_breakdown(resolved)
     assert found.verdict.kind is VerdictKind.INFEASIBLE
     assert "D/gpu0/receiving receives from one rank after the other, which takes 1.003 s" in found.verdict.text
+    assert "Cheapest fix: packed in chunks of 8192 tokens" in found.verdict.text
     port = next(port for port in found.data.ports if port.kind is PortKind.RECEIVING)
     assert "one sender after the other" in port.note
     assert row.descriptors_s == pytest.approx(2 * 2048 * 2 * 36 * 3.4e-6)

@@ -48,10 +48,14 @@ It describes the synthetic routing (power law of exponent 1.2) of aiconfigurator
 
 
 class CpLayout(StrEnum):
-    """Which tokens of a chunk a context-parallel rank takes: two mirrored pieces, or one contiguous piece."""
+    """Which tokens of a chunk a context-parallel rank takes: two mirrored pieces, one contiguous piece, every C-th token
+    or page.
+    """
 
     ZIGZAG = "zigzag"
     CONTIGUOUS = "contiguous"
+    TOKEN_CYCLIC = "token_cyclic"
+    PAGE_CYCLIC = "page_cyclic"
 
 
 def embedding(arch: Architecture, tokens: float) -> tuple[Operation, ...]:
@@ -217,7 +221,8 @@ def cp_pieces(
     """(queries, keys before them) of the attention calls of the slowest CP rank.
 
     Zigzag: pieces i and 2cp-1-i of 2cp; every rank has the same sum, rank 0's pieces are returned. Contiguous: the
-    last piece, which sees (2 - 1/cp) times the mean number of pairs when nothing is past.
+    last piece, which sees (2 - 1/cp) times the mean number of pairs when nothing is past. Cyclic splits are as even as
+    zigzag (but for a page of queries), and read as much.
 
     >>> cp_pieces(8, 0, 2, CpLayout.ZIGZAG), cp_pieces(8, 0, 2, CpLayout.CONTIGUOUS)
     (((2.0, 0.0), (2.0, 6.0)), ((4.0, 4.0),))

@@ -86,7 +86,7 @@ def test_cp_layouts(cp: int, pieces: int, past: int) -> None:
         assert contiguous / zigzag == pytest.approx(2 - 1 / cp, rel=1e-2)
     layers = {layout: prefill_layer(DENSE, 0, new, past, cp_size=cp, cp_layout=layout) for layout in CpLayout}
     for layout, operations in layers.items():
-        expected = zigzag if layout is CpLayout.ZIGZAG else contiguous
+        expected = contiguous if layout is CpLayout.CONTIGUOUS else zigzag
         assert flop(operations, Stage.ATTENTION) == pytest.approx(expected * 4 * 64 * 128)
         assert one(operations, "gate_up").m == new / cp
 

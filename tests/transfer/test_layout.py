@@ -1,5 +1,7 @@
 """Who sends what, against ownership enumerated token by token and head by head."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,10 @@ from hypothesis import strategies as st
 from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.costs.kv_layout import Cache, Exchange, Placement, pairs
 from pdmodel.engines.spec import ContextSenders, LatentSource
-from pdmodel.transfer.layout import HEAD_COPIES, LATENT_COPIES, SourceLayout, source_placement
+from pdmodel.timeline.build import timeline
+from pdmodel.transfer.build import build_flows
+from pdmodel.transfer.layout import HEAD_COPIES, LATENT_COPIES, SourceLayout, exchange_of, source_placement
+from pdmodel.transfer.sends import parts_of
 
 SIZES = st.sampled_from([1, 2, 4, 8])
 TOKENS = 64 * 64  # of whole pages on every rank
@@ -117,3 +122,29 @@ def test_a_context_parallel_group_sends_from_its_first_rank_unless_told() -> Non
     assert ring == {(rank, rank % 2): 0.25 for rank in range(4)}
     ulysses = shares(2, 2, CpExchange.ULYSSES, 8, 2)
     assert ulysses == {(0, 0): 0.25, (2, 0): 0.25, (1, 1): 0.25, (3, 1): 0.25}
+
+
+@pytest.mark.parametrize(
+    ("split", "first", "second"),
+    [("zigzag", 2, 1), ("contiguous", 1, 1), ("token_cyclic", 16384, 16384), ("page_cyclic", 256, 256)],
+)
+def test_the_split_of_a_ring_reaches_pairs_and_descriptors(variant: Any, split: str, first: int, second: int) -> None:
+    """Two ranks with half of 32,768 tokens each, one KV head on both sides, pages of 64: stretches of a buffer."""
+    prefill = {"tp_size": 4, "cp_size": 2, "ep_size": 8, "instances": 1, "gpus": None, "cp_exchange": "ring"}
+    changes = {
+        "prefill": prefill | {"cp_split": split},
+        "transfer": {"release_after": "prefill", "staging_tokens": 0},
+        "requests": [{"name": "r", "input_tokens": 32768}],
+    }
+    resolved = variant("seed_h200_nvlink", changes)
+    exchange, (request,) = exchange_of(resolved), resolved.requests
+    assert (exchange.source.split.value, exchange.source.parts) == (split, 2)
+    buffers = 2 * resolved.arch.layers
+    for part in parts_of(resolved, request):
+        assert part.pieces.size_bytes == buffers * 16384 * 256
+        assert part.pieces.descriptors == buffers * (first, second)[part.source_rank // 4]
+    flows = build_flows(resolved, timeline(resolved))
+    assert len(flows) == 16
+    assert {flow.volume_bytes for flow in flows} == {buffers * 16384 * 256.0}
+    whole = variant("seed_h200_nvlink", changes | {"prefill": prefill | {"cp_exchange": "all_gather"}})
+    assert exchange_of(whole).source.split.value == "whole"

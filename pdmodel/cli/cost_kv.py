@@ -20,6 +20,9 @@ EPILOG = (
     "pdmodel cost kv-transfer --llm deepseek-v3 --prefill tp=8 --decode tp=8,dcp=8 --tokens 65536 --hardware b200_8nic"
 )
 ULYSSES = "ulysses"
+MOST_TOKENS = 10**7
+"""More than any context; token-cyclic ranks are counted token by token."""
+MOST_RANKS = 1024
 
 
 def _option(name: str, metavar: str, text: str) -> Any:
@@ -117,6 +120,7 @@ def kv_transfer(
     if output is not None:
         check_target(output)
     _positive({"--tokens": tokens, "--page-tokens": page_tokens, "--staged": staged or None, "--threads": threads})
+    _at_most({"--tokens": tokens, "--page-tokens": page_tokens, "--staged": staged, "--threads": threads}, MOST_TOKENS)
     spec, arch = load_engine(engine), load_llm(llm)
     threads = threads or spec.posting_threads.value
     layout = layout or spec.layout.value.value
@@ -143,6 +147,14 @@ def _positive(values: dict[str, int | None]) -> None:
     for option, value in values.items():
         if value is not None and value < 1:
             raise InputError(f"found {value}", path=option, expected="a positive number")
+
+
+def _at_most(values: dict[str, int | None], most: int) -> None:
+    from pdmodel.errors import InputError
+
+    for option, value in values.items():
+        if value is not None and value > most:
+            raise InputError(f"found {value}", path=option, expected=f"at most {most}")
 
 
 def degrees(text: str, option: str, known: tuple[str, ...]) -> dict[str, int]:
@@ -194,6 +206,9 @@ def _exchange(
     one, two = degrees(sides[0], "--prefill", ("tp", "cp")), degrees(sides[1], "--decode", ("tp", "dcp"))
     if two["tp"] % two["dcp"]:
         raise InputError(f"found {sides[1]!r}", path="--decode", expected="dcp that divides tp")
+    if one["tp"] * one["cp"] > MOST_RANKS or two["tp"] > MOST_RANKS:
+        side, text = ("--decode", sides[1]) if two["tp"] > MOST_RANKS else ("--prefill", sides[0])
+        raise InputError(f"found {text!r}", path=side, expected=f"at most {MOST_RANKS} ranks")
     page = page_tokens or engine.page_tokens.value
     if cp_split == ULYSSES:
         source = Placement(one["tp"] * one["cp"], page_tokens=page, order=ours, ulysses=one["cp"])

@@ -20,7 +20,7 @@ EPILOG = (
     "tp=8,ep=8 --cached 62k --new 2k\n\n"
     "pdmodel cost kv-tier --llm llama-3.1-70b --hardware h100_8nic --prefill tp=8 --cached 8k --new 512 --store 3fs"
 )
-MOST_TOKENS = 10**8
+MOST_CHUNKS = 10_000
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)(k?)", flags=re.IGNORECASE)
 
 
@@ -87,6 +87,8 @@ def kv_tier(
     policy = choice(prefetch, [each.value for each in Prefetch], "--prefetch")
     only = tier and choice(tier, [each.value for each in CacheTier], "--tier")
     tokens = tokens_of(cached, "--cached"), tokens_of(new, "--new")
+    if sum(tokens) > MOST_CHUNKS * chunk_tokens:
+        _too_many_chunks(sum(tokens), chunk_tokens)
     asked = _asked(tokens, page_tokens, chunk_tokens, (store, engine), queue_ms, lease_s)
     study = PrefixStudy(_setting(llm, hardware, prefill, kv), asked)
     facts = {
@@ -111,12 +113,14 @@ def tokens_of(text: str, option: str) -> int:
     >>> tokens_of("62k", "--cached"), tokens_of("512", "--new"), tokens_of("1.5K", "--new")
     (63488, 512, 1536)
     """
+    from pdmodel.cli.cost_kv import MOST_TOKENS
     from pdmodel.errors import InputError
 
     found = _TOKENS.fullmatch(text.strip())
     value = float(found[1]) * (1024 if found[2] else 1) if found else 0.0
     if not 1 <= value <= MOST_TOKENS or value != int(value):
-        raise InputError(f"found {text[:40]!r}", path=option, expected="a positive number of tokens such as 512 or 62k")
+        expected = f"a positive number of tokens such as 512 or 62k, at most {MOST_TOKENS}"
+        raise InputError(f"found {text[:40]!r}", path=option, expected=expected)
     return int(value)
 
 
@@ -125,6 +129,13 @@ def _least(option: str, value: float | None, least: float) -> None:
 
     if value is not None and not (least <= value < float("inf")):
         raise InputError(f"found {value:g}", path=option, expected=f"{least:g} or more")
+
+
+def _too_many_chunks(tokens: int, chunk_tokens: int) -> None:
+    from pdmodel.errors import InputError
+
+    least = -(-tokens // MOST_CHUNKS)
+    raise InputError(f"found {chunk_tokens}", path="--chunk-tokens", expected=f"{least} or more for {tokens} tokens")
 
 
 def _asked(  # noqa: PLR0917 (options of the command)

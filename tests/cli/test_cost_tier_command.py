@@ -161,6 +161,8 @@ def test_look(pdmodel: Program, snapshot: SnapshotAssertion) -> None:
         (("--cached", "62kk"), "--cached: found '62kk'"),
         (("--new", "1.5"), "--new: found '1.5'"),
         (("--cached", "1" * 30), "--cached: found '1111"),
+        (("--cached", "200000k"), "such as 512 or 62k, at most 10000000"),
+        (("--cached", "100k", "--chunk-tokens", "1"), "--chunk-tokens: found 1; expected 11 or more for 102912 tokens"),
         (("--prefill", "tp=3"), "--prefill: 3 shards do not divide the 64 attention heads"),
         (("--prefill", "tp=16"), "--prefill: tp_size x cp_size = 16 ranks; expected at most the 8 GPUs"),
         (("--prefill", "tp=8,pp=2"), "--prefill: found 'pp=2'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from contextlib import suppress
@@ -12,6 +13,11 @@ from pdmodel.errors import InputError
 
 def check_target(path: Path) -> None:
     """Raise `InputError` where ``path`` cannot be written, before any work is done."""
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"the name of the file is too long: {path.name[:40]!r}...") from None
     if path.is_dir():
         raise InputError("is a folder", file=str(path), expected="a file name")
     folder = path.resolve().parent

@@ -57,6 +57,7 @@ def test_nothing_is_left_where_writing_fails(tmp_path: Path, monkeypatch: pytest
         (".", "is a folder; expected a file name"),
         ("missing/a.json", "no such folder"),
         ("file/a.json", "is not a folder"),
+        ("x" * 300 + ".json", "the name of the file is too long: 'xxxx"),
     ],
 )
 def test_targets_that_cannot_be(tmp_path: Path, name: str, words: str) -> None:

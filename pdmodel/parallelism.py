@@ -17,7 +17,8 @@ class Parallelism:
     """Degrees of parallelism of one instance.
 
     Attention runs on ``cp_size`` sequence shards of ``tp_size`` head shards each. Experts run on the same GPUs:
-    ``ep_size`` groups of whole experts, each expert cut over the ranks that remain.
+    ``ep_size`` groups of whole experts, each expert cut over the ranks that remain. At decode ``dcp_size`` neighbours
+    among the TP ranks may share the tokens of the KV heads that each would keep (decode context parallelism).
 
     >>> Parallelism(tp_size=4, cp_size=2, ep_size=8).ranks
     8
@@ -26,6 +27,7 @@ class Parallelism:
     tp_size: int = 1
     cp_size: int = 1
     ep_size: int = 1
+    dcp_size: int = 1
 
     @property
     def ranks(self) -> int:
@@ -58,6 +60,12 @@ class Placement:
     def cp_groups(self) -> tuple[tuple[int, ...], ...]:
         """All context-parallel groups; they communicate at the same time."""
         return tuple(self.cp_group(rank) for rank in range(self.parallelism.tp_size))
+
+    @property
+    def dcp_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The GPUs that share the tokens of the same KV heads at decode; they communicate at the same time."""
+        size = self.parallelism.dcp_size
+        return tuple(self.gpus[k : k + size] for k in range(0, len(self.gpus), size))
 
 
 def place(

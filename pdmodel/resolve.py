@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pdmodel.costs.collectives.pcie import check_pcie_kernel
 from pdmodel.costs.context_parallel import CpExchange, check_context_parallel
+from pdmodel.costs.decode_context import EXCHANGE_NOTE, check_decode_context
 from pdmodel.costs.kv_layout import Order, Pages, staged_tokens
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
@@ -119,7 +120,7 @@ class ResolvedScenario:
     @property
     def decode_page_tokens(self) -> int:
         """The same of the decode side."""
-        return self.spec.transfer.decode_page_tokens or self.page_tokens
+        return decode_page_tokens(self.spec, self.engine)
 
     @property
     def pages(self) -> Pages:
@@ -218,7 +219,7 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         fabric = _fabric(spec)
         ports = _ports(spec, prefill_box, decode_box, fabric)
     with _at(file, ""):
-        check_memory(spec, arch, prefill_box, decode_box, requests)
+        check_memory(spec, arch, (prefill_box, decode_box), requests, decode_page_tokens(spec, engine))
     return ResolvedScenario(
         spec=spec,
         file=file,
@@ -234,13 +235,18 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         fabric=fabric,
         ports=ports,
         store=store,
-        assumed=tier_notes(spec, store, through),
+        assumed=(*tier_notes(spec, store, through), *([EXCHANGE_NOTE] if spec.decode.dcp_size > 1 else ())),
     )
 
 
 def through_of(spec: Scenario, engine: EngineSpec) -> Through:
     """Directly, or through a store: the scenario's word, else the engine's."""
     return spec.transfer.through or Through(engine.through.value.value)
+
+
+def decode_page_tokens(spec: Scenario, engine: EngineSpec) -> int:
+    """Tokens of a page of the decode side: its own, the prefill side's, or the engine's."""
+    return spec.transfer.decode_page_tokens or spec.transfer.page_tokens or engine.page_tokens.value
 
 
 def prices(resolved: ResolvedScenario) -> Prices:
@@ -321,8 +327,10 @@ def _place_prefill(spec: Scenario, arch: Architecture, box: Box) -> tuple[Placem
 
 def _place_decode(spec: Scenario, arch: Architecture, box: Box) -> Placement:
     part = spec.decode
-    parallelism = Parallelism(part.tp_size, 1, part.ep_size)
+    parallelism = Parallelism(part.tp_size, 1, part.ep_size, part.dcp_size)
     check_degrees(parallelism, arch, part.ep_exchange, heads_over_cp=False)
+    with _at("", "dcp_size"):
+        check_decode_context(arch, part.tp_size, part.dcp_size)
     try:
         (placement,) = place(parallelism, 1, box.gpu_count, None if part.gpus is None else (part.gpus,))
     except InputError as error:

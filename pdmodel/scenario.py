@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from pdmodel.costs.context_parallel import CpExchange
-from pdmodel.costs.kv_layout import Order, Pages
+from pdmodel.costs.kv_layout import Order, Pages, Split
 from pdmodel.costs.kv_tiers import Prefetch as Prefetch  # noqa: PLC0414 (a word of the scenario)
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.spec import ContextSenders, ReleaseAfter, RouteRule
@@ -81,11 +81,16 @@ class PrefillSpec(Spec):
 
 
 class DecodeSpec(Spec):
-    """The decode node: one box with one instance. One step serves ``max_running_requests`` of ``context_tokens``."""
+    """The decode node: one box with one instance. One step serves ``max_running_requests`` of ``context_tokens``.
+
+    ``dcp_size``: TP ranks that share the tokens of the KV heads that each would keep, by ``dcp_split``.
+    """
 
     hardware: str
     tp_size: Count
     ep_size: Count = 1
+    dcp_size: Count = 1
+    dcp_split: Literal[Split.TOKEN_CYCLIC, Split.PAGE_CYCLIC] = Split.TOKEN_CYCLIC
     gpus: Gpus | None = None
     max_running_requests: Count = 32
     context_tokens: Tokens = 8192

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pdmodel.costs.context_parallel import CpExchange
+from pdmodel.costs.kv_layout import Split
 from pdmodel.errors import InputError
 from pdmodel.hardware.topology import Box
 from pdmodel.llm.architecture import Architecture
@@ -29,23 +30,29 @@ def kv_pool_bytes(part: PrefillSpec | DecodeSpec, arch: Architecture, box: Box) 
     return usable_bytes(part, box) - arch.weights_bytes_per_rank(part.tp_size, part.ep_size)
 
 
-def decode_sequence_bytes(spec: Scenario, arch: Architecture, tokens: int) -> float:
-    """What a sequence of so many tokens takes of a decode GPU [byte]."""
+def decode_sequence_bytes(spec: Scenario, arch: Architecture, tokens: int, page_tokens: int) -> float:
+    """What a sequence of so many tokens takes of a decode GPU, of the fullest where several share the tokens [byte]."""
+    ranks = spec.decode.dcp_size
+    if ranks > 1:
+        piece = 1 if spec.decode.dcp_split is Split.TOKEN_CYCLIC else page_tokens
+        tokens = min(tokens, -(-tokens // (piece * ranks)) * piece)
     return kv_sequence_bytes_rank(arch, tokens, spec.kv_dtype, spec.decode.tp_size)
 
 
 def check_memory(
-    spec: Scenario, arch: Architecture, prefill_box: Box, decode_box: Box, requests: Sequence[Request]
+    spec: Scenario, arch: Architecture, boxes: tuple[Box, Box], requests: Sequence[Request], page_tokens: int
 ) -> None:
     """Weights and KV of the largest prompt (prefill), or of all running requests (decode), must fit one GPU.
+
+    ``boxes``: of the prefill and of the decode side; ``page_tokens``: of the decode side.
 
     Raises `InputError` with the key that is to blame: `memory_fraction` where a whole GPU would do.
     """
     tokens = max(request.input_tokens for request in requests)
     running, context = spec.decode.max_running_requests, spec.decode.context_tokens
-    _check(spec.prefill, arch, prefill_box, ("prefill", "tp_size", tokens), _prompt_bytes(spec, arch, tokens))
-    kv = running * decode_sequence_bytes(spec, arch, context)
-    _check(spec.decode, arch, decode_box, ("decode", "max_running_requests", running * context), kv)
+    _check(spec.prefill, arch, boxes[0], ("prefill", "tp_size", tokens), _prompt_bytes(spec, arch, tokens))
+    kv = running * decode_sequence_bytes(spec, arch, context, page_tokens)
+    _check(spec.decode, arch, boxes[1], ("decode", "max_running_requests", running * context), kv)
 
 
 def _prompt_bytes(spec: Scenario, arch: Architecture, tokens: int) -> float:

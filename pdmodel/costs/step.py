@@ -197,13 +197,14 @@ def decode_step(
     *,
     tp_size: int = 1,
     ep_size: int = 1,
+    dcp_size: int = 1,
     kv_dtype: KvDtype = KvDtype.BF16,
     expert_skew: float = EXPERT_SKEW,
 ) -> PassCost:
     """Compute of one decode step on one rank.
 
     ``batch`` requests produce one token each; a request attends to ``context_tokens`` in the mean, the new one
-    included. Other arguments and errors as in `prefill_pass`.
+    included, and ``dcp_size`` TP ranks share these. Other arguments and errors as in `prefill_pass`.
     """
     device = Device.of(profile)
     layers: dict[int, LayerCost] = {}
@@ -216,6 +217,7 @@ def decode_step(
             context_tokens,
             tp_size=tp_size,
             ep_size=ep_size,
+            dcp_size=dcp_size,
             kv_dtype=kv_dtype,
             expert_skew=expert_skew,
         )

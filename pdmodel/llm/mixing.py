@@ -99,9 +99,19 @@ def prefill_mixing(
 
 
 def decode_mixing(
-    arch: Architecture, mixer: Mixer, batch: float, context_tokens: float, *, tp_size: int, kv_dtype: KvDtype
+    arch: Architecture,
+    mixer: Mixer,
+    batch: float,
+    context_tokens: float,
+    *,
+    tp_size: int,
+    kv_dtype: KvDtype,
+    dcp_size: int = 1,
 ) -> list[Operation]:
     """The same for one decode step: ``batch`` requests of one token, each with ``context_tokens`` in the mean.
+
+    ``dcp_size`` D TP ranks share the tokens of the heads that each of them would keep: each answers the queries of all
+    D for 1/D of the tokens, and corrects what it found by what the others found. Full attention and latents alone.
 
     Other parameters, Returns, Raises, Validity, Source: as `prefill_mixing`.
     """
@@ -111,12 +121,13 @@ def decode_mixing(
     if mixer.state is not None:
         return _recurrent(part, mixer.state, _update(part, mixer.state))
     if mixer.mla is not None:
-        before, core = _latents(part, mixer.mla), _absorbed(part, mixer.mla, mixer.indexer, context_tokens)
+        core = _absorbed(part, mixer.mla, mixer.indexer, context_tokens, dcp_size)
+        before = _latents(part, mixer.mla)
     elif mixer.compression is not None:
         before = _compressed_projections(part, mixer.compression)
         core = _compressed_decode(part, mixer.compression, context_tokens)
     else:
-        before, core = _projections(part, fused=True), [_softmax_step(part, context_tokens)]
+        before, core = _projections(part, fused=True), _softmax_step(part, context_tokens, dcp_size)
     return [*before, *core, *_output(part)]
 
 
@@ -168,16 +179,29 @@ def _softmax(part: _Part, queries: float, past: float) -> Operation:
     )
 
 
-def _softmax_step(part: _Part, context: float) -> Operation:
+def _softmax_step(part: _Part, context: float, dcp_size: int) -> list[Operation]:
     """One query per request over the keys that it sees; within blocks half of one in the mean."""
     mixer = part.mixer
     seen = context
     if mixer.window is not None and context > mixer.window:
         seen = (mixer.window + 1) / 2 if mixer.kind is LayerKind.CHUNKED else mixer.window
+    seen /= dcp_size
     width = mixer.head_dim + mixer.v_head_dim
     cache = part.tokens * seen * part.kv_heads * width * part.kv_dtype.bytes_per_element
     basis = SourceKind.MEASURED if mixer.window is None else SourceKind.DERIVED
-    return _step(part, 2.0 * part.tokens * seen * part.heads * width, seen, cache, basis=basis)
+    flop = 2.0 * part.tokens * seen * part.heads * dcp_size * width
+    return [_step(part, flop, seen, cache, basis=basis), *_corrected(part, mixer.v_head_dim, dcp_size)]
+
+
+def _corrected(part: _Part, width: int, dcp_size: int) -> list[Operation]:
+    """What a part of the tokens gives, weighed by its share of the softmax: outputs of ``width`` are read and written.
+
+    Source: vLLM v1/attention/ops/common.py, correct_attn_out.
+    """
+    if dcp_size == 1:
+        return []
+    moved = 2 * part.heads * dcp_size * width * ACTIVATION_BYTES
+    return [elementwise(Stage.ATTENTION, "correct_parts", part.tokens, moved)]
 
 
 def _step(
@@ -289,15 +313,15 @@ def _index_scores(part: _Part, indexer: Indexer, queries: float, past: float, ra
     return [_call(part, "index_scores", queries, pairs, flop_per_pair=flop, size_bytes=size)]
 
 
-def _absorbed(part: _Part, mla: MlaSpec, indexer: Indexer | None, context: float) -> list[Operation]:
+def _absorbed(part: _Part, mla: MlaSpec, indexer: Indexer | None, context: float, dcp_size: int) -> list[Operation]:
     """MLA at decode, absorbed: scores and sums stay in the latent space. DSA reads all index keys and the picked."""
     into, out = _absorption(part, mla, part.tokens)
-    seen = context if indexer is None else min(context, float(indexer.top_k))
-    flop = 2.0 * part.tokens * seen * part.heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim)
+    seen = (context if indexer is None else min(context, float(indexer.top_k))) / dcp_size
+    flop = 2.0 * part.tokens * seen * part.heads * dcp_size * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim)
     cache = part.tokens * seen * entry_bytes(part.mixer, part.kv_dtype)
     basis = SourceKind.MEASURED if indexer is None else SourceKind.ASSUMED
     core = _step(part, flop, seen, cache, basis=basis)
-    return [*_index_step(part, indexer, context, 1), into, core, out]
+    return [*_index_step(part, indexer, context, 1), into, core, *_corrected(part, mla.kv_lora_rank, dcp_size), out]
 
 
 def _index_step(part: _Part, indexer: Indexer | None, context: float, ratio: int) -> list[Operation]:

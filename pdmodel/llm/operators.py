@@ -48,8 +48,8 @@ It describes the synthetic routing (power law of exponent 1.2) of aiconfigurator
 
 
 class CpLayout(StrEnum):
-    """Which tokens of a chunk a context-parallel rank takes: two mirrored pieces, one contiguous piece, every C-th token
-    or page.
+    """Which tokens of a chunk a context-parallel rank takes: two mirrored pieces, one contiguous piece, or every C-th
+    token or page.
     """
 
     ZIGZAG = "zigzag"
@@ -244,15 +244,19 @@ def decode_layer(
     *,
     tp_size: int = 1,
     ep_size: int = 1,
+    dcp_size: int = 1,
     kv_dtype: KvDtype = KvDtype.BF16,
     expert_skew: float = EXPERT_SKEW,
 ) -> tuple[Operation, ...]:
     """Operations of one layer for one decode step on one rank, in order.
 
     ``batch`` requests of the rank's TP group produce one token each; ``context_tokens`` keys are attended to in the
-    mean, the new one included. Other arguments and errors as in `prefill_layer`.
+    mean, the new one included. ``dcp_size`` TP ranks share them (`pdmodel.llm.mixing.decode_mixing`). Other arguments
+    and errors as in `prefill_layer`.
     """
     _check(arch, tp_size, ep_size)
     tokens = float(batch)
-    mixing = decode_mixing(arch, arch.mixer(layer), tokens, context_tokens, tp_size=tp_size, kv_dtype=kv_dtype)
+    mixing = decode_mixing(
+        arch, arch.mixer(layer), tokens, context_tokens, tp_size=tp_size, kv_dtype=kv_dtype, dcp_size=dcp_size
+    )
     return _layer(arch, layer, tokens, mixing, _Ranks(tp_size, ep_size, expert_skew))

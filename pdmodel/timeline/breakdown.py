@@ -204,6 +204,7 @@ def decode_breakdown(setting: Setting, batch: int, context_tokens: float) -> Ste
         context_tokens,
         tp_size=ranks.tp_size,
         ep_size=ranks.ep_size,
+        dcp_size=ranks.dcp_size,
         kv_dtype=setting.kv_dtype,
     )
     return _breakdown(setting, cost, batch, 0)
@@ -355,7 +356,7 @@ def _exchange_rows(
 
 
 def _exchange_group(slot: Slot) -> Group:
-    if slot.operation.startswith("cp_") or slot.operation == Stage.ATTENTION.value:
+    if slot.operation.startswith(("cp_", "dcp_")) or slot.operation == Stage.ATTENTION.value:
         return Group.CP
     if slot.operation.startswith("ep_") or slot.operation == Stage.EXPERTS.value:
         return Group.EP

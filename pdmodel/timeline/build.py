@@ -107,6 +107,7 @@ def decode_lane(resolved: ResolvedScenario, exchanges: Exchanges) -> DecodeLane:
         spec.context_tokens,
         tp_size=placement.parallelism.tp_size,
         ep_size=placement.parallelism.ep_size,
+        dcp_size=placement.parallelism.dcp_size,
         kv_dtype=resolved.spec.kv_dtype,
     )
     slots = [slot for _, slot in _pass_slots(shape, cost, frozenset()).in_order()]

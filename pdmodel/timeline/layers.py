@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pdmodel.costs.collectives import CollectiveCost
 from pdmodel.costs.context_parallel import CpExchange, CpLayer, context_parallel_layer, one_after_another
+from pdmodel.costs.decode_context import decode_context_layer, shares_tokens
 from pdmodel.costs.estimate import Estimate
 from pdmodel.costs.moe import EpExchange, Routing, ep_exchange, fused_moe
 from pdmodel.errors import CoverageError
@@ -92,6 +93,9 @@ def _attention(shape: Pass, times: StageTimes, layer: int) -> Iterator[Slot]:
     exchanges = shape.exchanges
     if Stage.ATTENTION not in times:
         return
+    if exchanges.placement.parallelism.dcp_size > 1 and shares_tokens(shape.arch.mixer(layer)):
+        yield from _shared_attention(shape, times, layer)
+        return
     if exchanges.placement.parallelism.cp_size == 1:
         yield from _compute(times, Stage.ATTENTION)
         return
@@ -116,6 +120,19 @@ def _attention(shape: Pass, times: StageTimes, layer: int) -> Iterator[Slot]:
     else:
         yield from _compute(times, Stage.ATTENTION)
     yield from _cp_exchange(exchanges, f"cp_{shape.cp_exchange.value}_back", [group.after for group in groups])
+
+
+def _shared_attention(shape: Pass, times: StageTimes, layer: int) -> Iterator[Slot]:
+    """Attention at decode over tokens that ranks share: queries are gathered, outputs brought together."""
+    exchanges, mixer = shape.exchanges, shape.arch.mixer(layer)
+    tp_size = exchanges.placement.parallelism.tp_size
+    groups = [
+        decode_context_layer(mixer, shape.tokens, tp_size=tp_size, gpus=group, box=exchanges.box)
+        for group in exchanges.placement.dcp_groups
+    ]
+    yield from _cp_exchange(exchanges, "dcp_queries", [group.before for group in groups])
+    yield from _compute(times, Stage.ATTENTION)
+    yield from _cp_exchange(exchanges, "dcp_outputs", [group.after for group in groups])
 
 
 def _cp_exchange(exchanges: Exchanges, name: str, parts: Sequence[Sequence[CollectiveCost]]) -> Iterator[Slot]:

@@ -95,9 +95,7 @@ def exchange_of(resolved: ResolvedScenario, request: Request | None = None) -> E
             page_tokens=resolved.page_tokens,
             order=resolved.layout,
         ),
-        Placement(
-            resolved.decode.parallelism.tp_size, page_tokens=resolved.decode_page_tokens, order=resolved.decode_layout
-        ),
+        _destination(resolved),
         copies=HEAD_COPIES,
         latent_copies=LATENT_COPIES[resolved.latent_source],
         context_senders=resolved.context_senders,
@@ -106,6 +104,13 @@ def exchange_of(resolved: ResolvedScenario, request: Request | None = None) -> E
         chunk_tokens=resolved.staging_tokens or None,
         cuts=() if request is None else _cuts(resolved, request),
     )
+
+
+def _destination(resolved: ResolvedScenario) -> Placement:
+    part = resolved.spec.decode
+    split = Split(part.dcp_split) if part.dcp_size > 1 else Split.WHOLE
+    shards = part.tp_size // part.dcp_size
+    return Placement(shards, part.dcp_size, split, resolved.decode_page_tokens, resolved.decode_layout)
 
 
 def _cuts(resolved: ResolvedScenario, request: Request) -> tuple[int, ...]:

@@ -54,8 +54,8 @@ def running_bytes(resolved: ResolvedScenario) -> float:
 
 
 def decode_bytes(resolved: ResolvedScenario, tokens: int) -> float:
-    """What a sequence of so many tokens takes of a decode GPU [byte]."""
-    return decode_sequence_bytes(resolved.spec, resolved.arch, tokens)
+    """What a sequence of so many tokens takes of a decode GPU, the fullest [byte]."""
+    return decode_sequence_bytes(resolved.spec, resolved.arch, tokens, resolved.decode_page_tokens)
 
 
 def hand_offs_in_flight(pool: float, running: float, sequence: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -190,6 +190,10 @@ def _senders(
 def _of_cache(exchange: Exchange, cache: Cache) -> Iterator[tuple[tuple[int, int], int, float]]:
     """((source, destination), descriptors, bytes) of one kind of buffer."""
     heads = cache.heads or 1
+    if cache.once and exchange.destination.parts > 1:
+        # There are no tokens to share: each rank keeps its heads, as without decode context parallelism.
+        alone = replace(exchange.destination, shards=exchange.destination.ranks, parts=1, split=Split.WHOLE)
+        exchange = replace(exchange, destination=alone)
     kept_here = max(1, heads // exchange.source.shards)
     kept_there = max(1, heads // exchange.destination.shards)
     sides = [

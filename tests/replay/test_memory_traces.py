@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_replay_lanes import records
-from test_writebacks import PREFILL, TWO, flow, no_holds, phase, prefetches, record
+from test_writebacks_replayed import PREFILL, TWO, flow, no_holds, phase, prefetches, record
 
 from pdmodel.errors import InputError
 from pdmodel.replay import NO_KV, SENDS_FIRST, SIMPLE, memory_trace, plan, simulate

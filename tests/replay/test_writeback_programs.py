@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_memory_traces import filled
 from test_replay_lanes import check_ends, check_gates, prefills_and_a_decode_lane
 from test_replay_properties import close
-from test_writebacks import flow, phase, record, with_write_backs
+from test_writebacks_replayed import flow, phase, record, with_write_backs
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.program_e import solve_elastic

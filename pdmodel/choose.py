@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pdmodel.allocation.bound import LossBound, lanes_meet, loss_bound
+from pdmodel.allocation.course import Course
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import bound_prices, certified, lower_bound, single_port
 from pdmodel.allocation.solution import Solution, SolvePath
@@ -35,6 +36,8 @@ from pdmodel.units import format_seconds
 from pdmodel.verdict import WORTH, Contest, price_of_prefill, shares_port
 
 ON_TIME = 1e-9
+QUICK_INTERVALS = 30_000
+"""Intervals times routes up to which program R takes a few tenths of a second."""
 PROVED = 1e-6
 """An answer without a solver is called optimal where it is this close to a lower bound, as a share of its cost."""
 
@@ -117,7 +120,7 @@ def choose(
     # Memory and leases bind where what is cheapest breaks them: the programs have rows for them.
     if found is None or keeps.reason(*_least(candidates)):
         say("solving the program")
-        found, planned = _program(data, keeps)
+        found, planned = _program(data, keeps, tried)
         candidates += planned
     policy, replay = keeps.best(candidates)
     say("replaying the band")
@@ -227,8 +230,10 @@ def _fast_path(
     if not shares_port(data):
         edf = by_name[RESIDUAL_EDF.name]
         on_time = edf.decode_stall_s.max(initial=0.0) + edf.load_stall_s.max(initial=0.0) <= ON_TIME
-        # Rules follow the engine's routes; where a plan may choose others, it may win although nobody is preferred.
-        no_choice = _equal_prices(data) and all(len(flow.routes) == 1 for flow in data.flows)
+        # Rules follow the engine's routes and dues; where there are others, or several requests, a plan may win although
+        # nobody is preferred.
+        one_way = all(len(flow.routes) == 1 for flow in data.flows)
+        no_choice = _equal_prices(data) and one_way and len(data.requests) == 1
         return _Found(SolvePath.NO_SHARED_PORT) if little or on_time or no_choice else None
     if little:
         return _Found(SolvePath.BOUND)
@@ -247,19 +252,75 @@ def _equal_prices(data: AllocationData) -> bool:
     return bool(np.ptp(prices) <= 1e-12 * prices.max(initial=0.0)) if len(prices) else True
 
 
-def _program(data: AllocationData, keeps: Keeps) -> tuple[_Found, list[tuple[Policy, Replay]]]:
-    """Program E on one lane with one request, else the rounds of program R; every schedule replayed."""
-    if len(data.lanes) == 1 and len(data.requests) == 1:
-        from pdmodel.allocation.program_e import solve_elastic
+def _program(
+    data: AllocationData, keeps: Keeps, tried: Sequence[tuple[Policy, Replay]]
+) -> tuple[_Found, list[tuple[Policy, Replay]]]:
+    """The schedules of the programs, replayed, and the best of them.
 
-        solutions, path = [solve_elastic(data)], SolvePath.PROGRAM_E
-    else:
+    Program E on one lane, with several requests for the best course found. Program R where there are more lanes, where
+    a lane pauses for an arrival or what E found breaks a limit, and beside E where R takes next to no time.
+    """
+    found = [_elastic(data, tried)] if len(data.lanes) == 1 else []
+    planned = [_planned(data, solution, keeps.centre) for solution in found]
+    quick = len(data.interval_s) * len(data.routes) <= QUICK_INTERVALS
+    if not found or (len(data.requests) > 1 and (quick or has_pauses(data) or keeps.reason(*planned[0]))):
         from pdmodel.allocation.program_r import quantum_rounds
 
-        solutions, path = list(quantum_rounds(data)), SolvePath.PROGRAM_R
-    replays = [_planned(data, solution, keeps.centre) for solution in solutions]
-    best = keeps.best(replays)
-    return _Found(path, solutions[next(k for k, pair in enumerate(replays) if pair is best)]), replays
+        least = math.inf
+        for solution in quantum_rounds(data):
+            others = (
+                [solution] if solution.in_turn is None else [solution, replace(solution, schedule=solution.in_turn)]
+            )
+            found += others
+            planned += [_planned(data, one, keeps.centre) for one in others]
+            cost = min(replay.cost for _, replay in planned[-len(others) :])
+            if not cost < least:
+                break
+            least = cost
+    best = keeps.best(planned)
+    solution = next(solution for solution, pair in zip(found, planned, strict=True) if pair is best)
+    return _Found(solution.path, solution), planned
+
+
+def _elastic(data: AllocationData, tried: Sequence[tuple[Policy, Replay]]) -> Solution:
+    """Program E on one lane; with several requests the search over courses begins with those of the simple rules."""
+    from pdmodel.allocation.program_e import solve_elastic
+
+    if len(data.requests) == 1:
+        return solve_elastic(data)
+    from pdmodel.allocation.courses import best_course
+
+    cheap = sorted((replay for _, replay in tried), key=lambda replay: replay.cost)
+    return best_course(data, list(dict.fromkeys(course_of(data, replay) for replay in cheap)))
+
+
+def has_pauses(data: AllocationData) -> bool:
+    """Whether a lane that has begun waits for a request to arrive: program E knows no such pause."""
+    for phase in data.clock.phase:
+        running = np.flatnonzero(phase >= 0)
+        if len(running) and (phase[running[0] : running[-1]] < 0).any():
+            return True
+    return False
+
+
+def course_of(data: AllocationData, replay: Replay) -> Course:
+    """The course of a replay of one lane: a request has begun where it has arrived.
+
+    It is done where the first phase starts once its last byte is there.
+    """
+    lane, phases = replay.lanes[0], data.lanes[0].phases
+    if math.isinf(replay.cost):  # KV starves: as if nothing were sent before the tail
+        ends = (len(phases),) * len(data.requests)
+        return Course(ends, tuple(request.first_phase for request in data.requests))
+    slack = 1e-9 * replay.end_s
+    waits = np.concatenate([lane.start_s[:1], lane.end_s])
+    done, begun = [], []
+    for request, stall_s in zip(data.requests, replay.decode_stall_s, strict=True):
+        sent_s = lane.end_s[request.last_phase] + max(float(stall_s), 0.0)
+        done.append(max(int(np.searchsorted(lane.start_s, sent_s - slack)), request.last_phase + 1))
+        arrival_s = phases[request.first_phase].not_before_s
+        begun.append(min(int(np.searchsorted(waits, arrival_s - slack)), request.first_phase))
+    return Course(tuple(done), tuple(begun))
 
 
 def _planned(data: AllocationData, solution: Solution, centre: tuple[float, float]) -> tuple[Policy, Replay]:

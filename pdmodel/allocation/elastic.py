@@ -92,9 +92,10 @@ def tail_price(data: AllocationData) -> float:
     return sum(r.price_per_s for r in data.requests if (data.lanes[r.lane].name, r.name) in waiting)
 
 
-def elastic_form(data: AllocationData, net: Network) -> ElasticForm:
+def elastic_form(data: AllocationData, net: Network, wait_price: FloatArray | None = None) -> ElasticForm:
     """The slots of the one prefill lane of a record.
 
+    ``wait_price`` (n,) [GPU·s per s] is that of the wait before each phase, where it is not the phase's own.
     Raises `InputError` when the record has not exactly one lane, or a load is due before its bytes are released.
     """
     if len(data.lanes) != 1:
@@ -118,7 +119,8 @@ def elastic_form(data: AllocationData, net: Network) -> ElasticForm:
         span_step[cut:stop] = step
         step += 1
     first_step[count] = step
-    form = _slots(data, net, span_step, wait_step, tail_step=step)
+    price = data.phase_price_per_s[0] if wait_price is None else wait_price
+    form = _slots(data, net, span_step, {k: (at, float(price[k])) for k, at in wait_step.items()}, tail_step=step)
     lower, upper = _cumulative(data, net, first_step, wait_step, steps=step + 1)
     leases = _leases(spans, first_step, wait_step)
     for f, last in zip(leases.flow.tolist(), leases.last.tolist(), strict=True):
@@ -148,9 +150,12 @@ def _leases(spans: list[LeaseSpan], first_step: dict[int, int], wait_step: dict[
 
 
 def _slots(
-    data: AllocationData, net: Network, span_step: IntArray, wait_step: dict[int, int], tail_step: int
+    data: AllocationData, net: Network, span_step: IntArray, wait_at: dict[int, tuple[int, float]], tail_step: int
 ) -> ElasticForm:
-    """Merge phases of one step with equal price and equal critical rates; then waits; the tail last."""
+    """Merge phases of one step with equal price and equal critical rates; then waits; the tail last.
+
+    ``wait_at``: step and price of the wait before a phase.
+    """
     tau, price = data.duration_s[0], data.phase_price_per_s[0]
     rate = data.critical_rate[0][:, net.ports]
     key = np.column_stack([span_step, price, np.round(rate / data.capacity[net.ports], DIGITS)])
@@ -158,19 +163,21 @@ def _slots(
     member = member.reshape(-1)
     first = np.zeros(len(groups), dtype=np.int64)
     first[member[::-1]] = np.arange(len(tau))[::-1]
-    waits = sorted(wait_step)
+    waits = sorted(wait_at)
     span_tau = np.bincount(member, tau, minlength=len(groups)).astype(float)
     span_critical = np.zeros((len(groups), len(net.ports)))
     np.add.at(span_critical, member, data.critical_bytes[0][:, net.ports])
     idle, free = data.idle_usable[net.ports], len(waits) + 1
-    steps = np.concatenate([groups[:, 0].astype(np.int64), [wait_step[k] for k in waits], [tail_step]]).astype(np.int64)
+    steps = np.concatenate([groups[:, 0].astype(np.int64), [wait_at[k][0] for k in waits], [tail_step]]).astype(
+        np.int64
+    )
     # by step, tail last, in order of the first phase inside a step
     order = np.lexsort((np.concatenate([first, waits, [len(tau)]]), steps))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     wait_slot = np.full(len(tau), -1, dtype=np.int64)
     wait_slot[waits] = place[len(groups) : len(groups) + len(waits)]
-    slot_price = np.concatenate([price[first], price[waits], [tail_price(data)]])[order]
+    slot_price = np.concatenate([price[first], [wait_at[k][1] for k in waits], [tail_price(data)]])[order]
     critical = np.concatenate([span_critical, np.zeros((free, len(net.ports)))])[order]
     steady = data.decode_rate.sum(axis=0)[net.ports]
     demand = np.concatenate([rate[first] + steady, np.tile(steady, (free, 1))])[order]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdmodel.allocation.collapse import collapse, no_collapse
+from pdmodel.allocation.course import Course, folded
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.elastic import ElasticAnswer, ElasticForm, elastic_form, postpone_holds
 from pdmodel.allocation.limits import MemoryRow, StretchedLease, excess_of, too_much
@@ -74,19 +75,20 @@ class _Optimum:
     variables: int = 0
 
 
-def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
+def solve_elastic(data: AllocationData, *, symmetric: bool = True, course: Course | None = None) -> Solution:
     """Solve program E of a record with one prefill lane.
 
     Parameters
     ----------
-    data: the record. Its decode lanes give way at their price; requests share one tail. Write-backs that have to wait
-        move after the tail, for nothing; a lease counts until the flow's last gate, or the end of the tail.
+    data: the record. Its decode lanes give way at their price. Write-backs that have to wait move after the tail, for
+        nothing; a lease counts until the flow's last gate, or the end of the tail.
     symmetric: solve for one member of each class of ranks (same answer, fewer variables).
+    course: where the sends of each request are over, and what may have begun; without it, all requests share one tail.
 
     Returns
     -------
-    The optimum: objective, a schedule that replays to the same numbers, and prices of ports. What moves after the tail
-    is in no slot of the schedule.
+    The optimum (of the schedules that keep to ``course``): objective, a schedule that replays to the same numbers, and
+    prices of ports. What moves after the tail is in no slot of the schedule.
 
     Raises
     ------
@@ -96,10 +98,14 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
     began = time.perf_counter()
     if not data.volume_bytes.any():
         return _nothing_to_send(data)
+    count, whole, wait_price, sure = len(data.duration_s[0]), data, None, 0.0
+    if course is not None:
+        whole = course.extended(data)
+        wait_price, sure, data = course.wait_price_per_s(whole), course.sure_cost(whole), course.applied(whole)
     net = network(data, collapse(data, data.volume_bytes) if symmetric else no_collapse(data))
     kept = in_program(data, net)
     part = net.part(kept)
-    form = elastic_form(data, part)
+    form = elastic_form(data, part, wait_price)
     if data.volume_bytes[part.flows].any():
         optimum = _optimum(scale_of(data), part, form)
     else:
@@ -111,13 +117,13 @@ def solve_elastic(data: AllocationData, *, symmetric: bool = True) -> Solution:
     return Solution(
         path=SolvePath.PROGRAM_E,
         status=optimum.status,
-        objective=optimum.cost,
-        schedule=elastic_schedule(data, length, size_bytes, decode_loss),
+        objective=optimum.cost + sure,
+        schedule=folded(elastic_schedule(whole, length, size_bytes, decode_loss), length, count),
         shadow_price=part.spread_prices(optimum.price),
         gap=optimum.gap,
         wall_s=time.perf_counter() - began,
         variables=optimum.variables,
-        elastic=elastic_times(data, length, decode_loss),
+        elastic=elastic_times(data, length, decode_loss, count),
         memory_excess_bytes=spread_excess(data, net, excess),
         lease_excess_s=net.spread_flows(overdue),
     )
@@ -191,12 +197,12 @@ def build(
     return v, moved, ports, others
 
 
-def elastic_times(data: AllocationData, length_s: FloatArray, decode_loss_s: FloatArray) -> Elastic:
-    """Sums over the slots of one lane, lengths (2n + 1,) [s]."""
+def elastic_times(data: AllocationData, length_s: FloatArray, decode_loss_s: FloatArray, count: int) -> Elastic:
+    """Sums over the slots of one lane, lengths (2n + 1,) [s]; from phase ``count`` on all is tail."""
     return Elastic(
         prefill_slowdown_s=float((length_s[1::2] - data.duration_s[0]).sum()),
-        load_stall_s=float(length_s[:-1:2].sum()),
-        tail_s=float(length_s[-1]),
+        load_stall_s=float(length_s[: 2 * count : 2].sum()),
+        tail_s=float(length_s[2 * count :: 2].sum()),
         decode_loss_s=decode_loss_s.sum(axis=1),
     )
 

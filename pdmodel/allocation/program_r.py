@@ -31,9 +31,10 @@ from pdmodel.allocation.residual import (
     tail_intervals,
 )
 from pdmodel.allocation.scaling import Scale, scale_of
-from pdmodel.allocation.schedule import empty_schedule, residual_schedule
+from pdmodel.allocation.schedule import Schedule, empty_schedule, residual_schedule
 from pdmodel.allocation.solution import Solution, SolvePath, Status
 from pdmodel.allocation.solver import solve_limited
+from pdmodel.allocation.tail import tail_in_turn
 from pdmodel.allocation.terms import (
     CriticalDelay,
     CumulativeBytes,
@@ -114,7 +115,7 @@ def solve_residual(data: AllocationData, quantum: FloatArray | None = None, *, s
     optimum = _optimum(scale_of(data), part, form)
     excess = form.pools.least + optimum.overfull_bytes
     size_bytes = _spread(data, net, kept, form, replace(optimum, overfull_bytes=excess))
-    stretch = _interval_stretch(data, form, optimum.over, optimum.delay)
+    stretch, routes = _interval_stretch(data, form, optimum.over, optimum.delay), net.spread_routes(size_bytes)
     late, overdue = np.zeros(len(net.flows)), np.zeros(len(net.flows))
     late[kept] = optimum.late_bytes
     if len(form.leases.flow):
@@ -123,7 +124,8 @@ def solve_residual(data: AllocationData, quantum: FloatArray | None = None, *, s
         path=SolvePath.PROGRAM_R,
         status=optimum.status,
         objective=optimum.cost,
-        schedule=residual_schedule(data, net.spread_routes(size_bytes), stretch, tail_intervals(data)),
+        schedule=residual_schedule(data, routes, stretch, tail_intervals(data)),
+        in_turn=_in_turn(data, routes, stretch),
         shadow_price=part.spread_prices(optimum.price),
         gap=optimum.gap,
         wall_s=time.perf_counter() - began,
@@ -311,6 +313,23 @@ def _spread(
     pools = PoolRoom.of(data, net, appeared, size, optimum.overfull_bytes)
     order = earliest_due_first(data, net.flows)
     return pull_forward(size, room, released=released, net=net, order=order, pools=pools)[:, : len(share)]
+
+
+def _in_turn(data: AllocationData, size_bytes: FloatArray, stretch: FloatArray) -> Schedule | None:
+    """The schedule of bytes per route (R, J) and stretch (L, J), but for what is left when all lanes are over."""
+    clock, sent = len(data.interval_s), np.zeros(len(data.flows))
+    np.add.at(sent, data.route_flow, size_bytes[:, :clock].sum(axis=1))
+    found = None if data.tail_s is not None else tail_in_turn(data, data.volume_bytes - sent)
+    if found is None:
+        return None
+    length, sizes = found
+    still = np.zeros((len(stretch), len(length)))
+    return residual_schedule(
+        data,
+        np.concatenate([size_bytes[:, :clock], sizes], axis=1),
+        np.concatenate([stretch[:, :clock], still], axis=1),
+        length,
+    )
 
 
 def _interval_stretch(data: AllocationData, form: ResidualForm, over: FloatArray, delay: FloatArray) -> FloatArray:

@@ -43,11 +43,12 @@ class Solution:
 
     ``shadow_price`` shape (P,): what one more byte/s of capacity on the port would save [GPU·s per byte/s].
     ``gap`` is the relative duality gap (0 for closed forms). ``variables`` counts those of the solved, reduced program.
-    ``elastic`` are the times of program E and of its closed form. ``quantum_bytes``, ``late_bytes`` shape (F,): what
-    program R divided lateness by, and the bytes of a flow that it leaves unsent at a due time, at most.
-    ``memory_excess_bytes`` shape (Q,): by how much the program overfills a pool at most, because nothing else was
-    possible; ``lease_excess_s`` shape (F,): by how much a flow outlasts its lease for that reason. None where no
-    program was solved.
+    ``elastic`` are the times of program E and of its closed form. ``in_turn``: the schedule of program R with another
+    tail, in which requests are served one after another; which is better, a replay says. ``quantum_bytes``,
+    ``late_bytes`` shape (F,): what program R divided lateness by, and the bytes of a flow that it leaves unsent at a
+    due time, at most. ``memory_excess_bytes`` shape (Q,): by how much the program overfills a pool at most, because
+    nothing else was possible; ``lease_excess_s`` shape (F,): by how much a flow outlasts its lease for that reason.
+    None where no program was solved.
     """
 
     path: SolvePath
@@ -59,6 +60,7 @@ class Solution:
     wall_s: float = 0.0
     variables: int = 0
     elastic: Elastic | None = None
+    in_turn: Schedule | None = None
     quantum_bytes: FloatArray | None = None
     late_bytes: FloatArray | None = None
     memory_excess_bytes: FloatArray | None = None

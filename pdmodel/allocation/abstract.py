@@ -74,7 +74,7 @@ class AbstractLane(_Part):
 
 
 class AbstractFlow(_Part):
-    """A flow of lane number ``lane``; a write-back has neither due nor price."""
+    """A flow of lane number ``lane``; a write-back has no due, price or lease."""
 
     name: str
     kind: FlowKind
@@ -91,7 +91,7 @@ class AbstractFlow(_Part):
     def _nobody_waits_for_a_writeback(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping) or raw.get("kind") != FlowKind.WRITEBACK:
             return raw
-        wrong = next((key for key in ("due", "price") if raw.get(key)), None)
+        wrong = next((key for key in ("due", "price", "lease") if raw.get(key)), None)
         if wrong is not None:
             message = f"{raw.get('name')}: a write-back has no {wrong}: nobody waits for it"
             raise ValueError(message)

@@ -1,7 +1,9 @@
 """Program E: one prefill lane on its stretched clock, exact.
 
 The prefill may be slowed (T_i >= tau_i), may wait at gates (W_i >= 0) and leave KV for a tail; rates are free inside a
-phase, so no policy does better on one lane with one request.
+phase, so no policy does better on one lane with one request. One corner is left out: where decode lanes fill a port, so
+that write-backs over it can never move beside them, the program moves them in time and pays for it; a policy that never
+writes back does not.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pdmodel.errors import InputError
 from pdmodel.hardware.ports import Port, Route
 
 
@@ -26,10 +27,10 @@ class Flow:
     ``release`` and ``due`` are (k, bytes) steps over the lane's phases: released at the start of phase k (k = number of
     phases: at the end of the last one; "the start of phase k" is the end of phase k-1, so bytes may move in the wait
     before k); due at the start of phase k. ``split`` is the engine's own rule over ``routes`` (sums to 1): simple
-    policies use it, only plans choose. A write-back has no due. ``lease_s``: the last byte must be there at most so
-    long after the first release, else the transfer fails. ``queue``: of its source; what simple policies send from
-    there to one destination they send one after another inside a queue. Nothing of a request moves before the request
-    arrives.
+    policies use it, only plans choose. A write-back has neither due nor lease (`InputError`). ``lease_s``: the last
+    byte must be there at most so long after the first release, else the transfer fails. ``queue``: of its source; what
+    simple policies send from there to one destination they send one after another inside a queue. Nothing of a request
+    moves before the request arrives.
     """
 
     name: str
@@ -44,6 +45,12 @@ class Flow:
     split: tuple[float, ...] = (1.0,)
     lease_s: float | None = None
     queue: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind is FlowKind.WRITEBACK and (self.due or self.lease_s is not None):
+            raise InputError(
+                f"write-back {self.name!r} has a due time or a lease", expected="neither: nobody waits for it"
+            )
 
     @property
     def volume_bytes(self) -> float:

@@ -15,6 +15,7 @@ from pdmodel.allocation.fast_paths import lower_bound, single_port
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.program_r import solve_residual
 from pdmodel.allocation.residual import clock_bounds, step_time
+from pdmodel.errors import InputError
 from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.flows import MemoryKind, MemoryPool, Transfers
 from pdmodel.workload.prices import Prices
@@ -122,8 +123,12 @@ def test_what_nothing_can_keep_is_told():
 def test_writebacks_have_no_lease():
     case = one_collective()
     case["flows"].append({**back([[0, 50.0]]), "lease": 0.1})
-    for solve in (solve_elastic, solve_residual):
-        assert solve(AllocationData.from_dict(case)).lease_excess_s.tolist() == [0.0, 0.0]
+    with pytest.raises(InputError, match="a write-back has no lease"):
+        AllocationData.from_dict(case)
+    case["flows"][-1].pop("lease")
+    (*_, written) = AllocationData.from_dict(case).flows
+    with pytest.raises(InputError, match="has a due time or a lease"):
+        dataclasses.replace(written, lease_s=0.1)
 
 
 # ---- before a request runs -----------------------------------------------------------------------------------------

@@ -77,6 +77,37 @@ def test_a_plan_that_fits_its_memory_beats_cheaper_ones_that_do_not() -> None:
     assert tight.best_rule.policy not in tight.broken
 
 
+SHORT, LONG = {"duration": 1.0, "bytes": {"e": 0.01}}, {"duration": 300.0, "bytes": {"f": 10.0}}
+FAST_PATHS = {
+    "certified": [SHORT, SHORT],
+    "bound": [SHORT, LONG],
+    "no_shared_port": [{"duration": 1.0, "bytes": {"f": 10.0}}] * 2,
+}
+
+
+@pytest.mark.parametrize("path", FAST_PATHS)
+@pytest.mark.parametrize("limit", ["memory", "lease"])
+def test_answers_without_a_solver_keep_limits_too(path: str, limit: str) -> None:
+    # Both flows are due at the end, so every rule lets them share the port; a plan lets the limited one go first.
+    flows = [flow("other", "send", [[0, 10.0]], [[2, 10.0]], 1.0), flow("limited", "send", [[0, 8.0]], [[2, 8.0]], 1.0)]
+    free = choose(case(phases=FAST_PATHS[path], flows=flows))
+    assert (free.solver.path, free.broken) == (path, {})
+    assert free.replay.flow_finish_s[1] > 1.5
+    more = {"flows": [flows[0], {**flows[1], "lease": 1.0}]}
+    if limit == "memory":
+        # Of 14 bytes 8 fit when the second phase begins.
+        appears = [[0, 8.0], [1, 6.0]]
+        more = {
+            "memory": {
+                "hbm": {"capacity": 8.0, "appears": appears, "moved": {"limited": -1.0}, "held_until_done": False}
+            }
+        }
+    choice = choose(case(**{"phases": FAST_PATHS[path], "flows": flows, **more}))
+    assert (choice.overfull, choice.replay.expired, choice.solver.path) == ((), (), "program_e")
+    assert set(choice.broken) == {"unmanaged", "strict", "residual_edf", "after_prefill"}
+    assert choice.replay.cost == pytest.approx(free.replay.cost, abs=1e-9)
+
+
 def test_what_fits_nowhere_is_shown_with_its_peak() -> None:
     # Freed as a whole: the send is not over before the last phase, whatever the plan.
     choice = choose(case(memory=pool(3.0, held=True)))

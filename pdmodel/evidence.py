@@ -16,6 +16,7 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, FlowResult, PolicyResult, PortResult, Times
 from pdmodel.choose import Choice
+from pdmodel.nic_lists import Listed, main_route
 from pdmodel.replay.moments import Moments
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import NO_KV, PlanPolicy, Policy, QueuePolicy
@@ -87,8 +88,8 @@ def times_of(data: AllocationData, replay: Replay, control: Controls) -> Times:
     )
 
 
-def policies_of(choice: Choice, control: Controls) -> tuple[PolicyResult, ...]:
-    """Every policy that was tried, `unmanaged` with its band, and the plan."""
+def policies_of(choice: Choice, control: Controls, listed: Listed | None = None) -> tuple[PolicyResult, ...]:
+    """Every policy that was tried, `unmanaged` with its band, the best list of NICs, and the plan."""
     rows = [
         policy_result(
             replay,
@@ -100,7 +101,8 @@ def policies_of(choice: Choice, control: Controls) -> tuple[PolicyResult, ...]:
         for policy, replay in choice.policies
     ]
     mine = policy_result(choice.replay, control, name="plan", breaks=choice.broken.get(choice.policy.name, ""))
-    return (*rows, mine)
+    nics = () if listed is None else (policy_result(listed.replay, control, name=listed.name, note=listed.text),)
+    return (*rows, *nics, mine)
 
 
 def references_of(choice: Choice, control: Controls) -> tuple[PolicyResult, ...]:
@@ -174,7 +176,6 @@ def flows_of(data: AllocationData, replay: Replay) -> tuple[FlowResult, ...]:
         lane = int(data.flow_lane[f])
         release = moments.at(lane, min(k for k, _ in flow.release), flow.request)
         due = step_time(data, flow, max(k for k, _ in flow.due), bounds[lane]) if flow.due else None
-        route = max(zip(flow.split, flow.routes, strict=True), key=lambda pair: pair[0])[1]
         found.append(
             FlowResult(
                 name=flow.name,
@@ -183,7 +184,7 @@ def flows_of(data: AllocationData, replay: Replay) -> tuple[FlowResult, ...]:
                 release_s=release,
                 due_s=due,
                 finish_s=float(replay.flow_finish_s[f]),
-                route=route.name,
+                route=main_route(data, replay, f).name,
             )
         )
     return tuple(found)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Rule, ScheduleRow
 from pdmodel.hardware.ports import PortKind
+from pdmodel.nic_lists import main_route
 from pdmodel.replay.outcome import Replay
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
@@ -151,7 +152,7 @@ def _row(data: AllocationData, replay: Replay, stretch: _Stretch) -> ScheduleRow
         first_layer=phase.layer if inside else -1,
         last_layer=phase.layer if inside else -1,
         flow=flow.name,
-        route=max(zip(flow.split, flow.routes, strict=True), key=lambda pair: pair[0])[1].name,
+        route=main_route(data, replay, stretch.flow).name,
         rate_bytes_per_s=stretch.size_bytes / duration,
         offset_s=stretch.start_s - stretch.slot_start_s,
         duration_s=duration,

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Applicable, Enforceability, Plan, ScheduleRow, Setting, Verdict, VerdictKind
-from pdmodel.enforce import applicable, enforceability, phase_bursts, send_order, settings
+from pdmodel.enforce import (
+    applicable,
+    enforceability,
+    later_writes,
+    phase_bursts,
+    send_order,
+    settings,
+    without_gates,
+)
 from pdmodel.engines.catalog import host_knobs
 from pdmodel.evidence import (
     assumed_of,
@@ -32,6 +40,7 @@ from pdmodel.kv_evidence import (
     transfer_times_of,
     with_fix,
 )
+from pdmodel.nic_lists import Listed, nic_choice, nic_settings, nic_weights, saved_by_list, with_nics
 from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.record import earliest_record, scenario_record
 from pdmodel.replay import engine
@@ -113,10 +122,10 @@ def answer(decided: Decided) -> Plan:
     return Plan(
         scenario=resolved.spec.name,
         purpose=resolved.spec.purpose,
-        verdict=with_fix(verdict, shortfall, transfer_times),
+        verdict=with_fix(pacing.verdict, shortfall, transfer_times),
         bound=bound,
         times=times_of(data, choice.replay, control),
-        policies=policies_of(choice, control),
+        policies=policies_of(choice, control, pacing.listed),
         references=references_of(choice, control),
         ports=ports_of(data, choice),
         flows=flows_of(data, choice.replay),
@@ -149,19 +158,25 @@ def answer(decided: Decided) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Pacing:
-    """The schedule, what to set for it, who can hold KV back, and what can be applied today."""
+    """The schedule, what to set for it, who can hold KV back, what can be applied today, and what NICs are worth."""
 
     schedule: tuple[ScheduleRow, ...]
     settings: tuple[Setting, ...]
     enforceability: tuple[Enforceability, ...]
     applicable: Applicable
+    verdict: Verdict
+    listed: Listed | None
 
 
 def _pacing(found: Candidate, verdict: Verdict) -> _Pacing:
     data, choice, engine = found.data, found.choice, found.resolved.engine
+    cost, prefill = choice.replay.cost, price_of_prefill(data)
     rows, bursts = schedule_rows(data, choice.replay), phase_bursts(data, engine)
     judged = enforceability(bursts, engine)
-    all_judged = (*judged, *send_order(data, engine))
+    later = later_writes(engine, found.resolved.spec.cache.write_policy)
+    rules = without_gates(choice.policies, later, choice.broken)
+    nics = nic_choice(found.resolved, found.timeline, data, choice, rules)
+    gates = (*judged, *send_order(data, engine))
     knobs: tuple[Setting, ...] = ()
     if verdict.kind not in (VerdictKind.HEADROOM, VerdictKind.NO_SHARED_PORT):
         knobs = settings(
@@ -172,9 +187,18 @@ def _pacing(found: Candidate, verdict: Verdict) -> _Pacing:
             host=host_knobs(),
             policy=choice.policy if isinstance(choice.policy, QueuePolicy) else None,
             nic_rate_bytes_per_s=throttled_nic_rate(data, choice.replay),
+            later=later,
         )
-    today = applicable(choice.policies, choice.policy, choice.replay.cost, all_judged, price_of_prefill(data))
-    return _Pacing(rows, knobs, all_judged, today)
+    return _Pacing(
+        schedule=rows,
+        settings=(*nic_settings(nics, engine, rules), *knobs),
+        enforceability=(*gates, *nic_weights(nics, cost, prefill)),
+        applicable=applicable(
+            choice.policies, choice.policy, cost, gates, prefill, later=later, broken=choice.broken, nics=nics
+        ),
+        verdict=with_nics(verdict, nics, saved_by_list(nics, rules), prefill),
+        listed=None if nics is None else nics.listed,
+    )
 
 
 def _resolved(scenario: ScenarioLike) -> ResolvedScenario:

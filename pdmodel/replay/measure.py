@@ -110,6 +110,7 @@ def measured(stage: Stage, policy: str, ledger: Ledger) -> Replay:
         segments=tuple(ledger.segments),
         expired=tuple(name for name, _ in lost),
         writeback_end_s=float(finish[writeback].max()) if writeback.any() else None,
+        route_bytes=np.array(ledger.route_bytes, dtype=float),
     )
 
 

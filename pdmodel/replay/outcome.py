@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from pdmodel.timeline.phases import FloatArray
 
@@ -42,7 +44,7 @@ class Replay:
     lanes (D,). ``kv_bytes`` and ``critical_bytes`` are what crossed each port until the last send was delivered;
     ``end_s`` is when lanes, sends and loads are over. Nobody waits for write-backs: they count in no time, and in the
     cost only by what they slow down. ``writeback_end_s``: when the last one is over; None where there are none.
-    ``expired``: names of the flows that outlive their lease.
+    ``expired``: names of the flows that outlive their lease. ``route_bytes``: what each route moved, (R,).
     """
 
     policy: str
@@ -64,3 +66,4 @@ class Replay:
     segments: tuple[Segment, ...] = ()
     expired: tuple[str, ...] = ()
     writeback_end_s: float | None = None
+    route_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))

@@ -13,7 +13,7 @@ from pdmodel.transfer.host_memory import host_pools
 from pdmodel.transfer.loads import loads
 from pdmodel.transfer.marks import phase_marks
 from pdmodel.transfer.memory import gpu_pools
-from pdmodel.transfer.nics import Routes
+from pdmodel.transfer.nics import NicLists, Routes
 from pdmodel.transfer.posting import Posting
 from pdmodel.transfer.prefetch import prefetches
 from pdmodel.transfer.receiving import received_in_turn
@@ -23,17 +23,17 @@ from pdmodel.transfer.store_sends import store_sends
 from pdmodel.transfer.writebacks import writebacks
 
 
-def build_transfers(resolved: ResolvedScenario, timeline: Timeline) -> Transfers:
+def build_transfers(resolved: ResolvedScenario, timeline: Timeline, lists: NicLists | None = None) -> Transfers:
     """Flows of a scenario, the resources that they use beside the ports of the boxes, and the memory that they fill.
 
     A load flow per prefill rank with a cached prefix: released when the request starts, layer by layer in order, due at
     the attention of each layer. A send flow per (source rank, destination rank): new tokens released as the engine
     releases them; cached tokens at the attention of their layer (`early_send`) or with the first chunk's; due when the
-    request's prefill ends on the clock without KV.
+    request's prefill ends on the clock without KV. ``lists``: other NICs than the scenario's for sends, GPU by GPU.
     """
     found: list[Flow] = []
     tiers: list[Flow] = []
-    routes, posting, ways = Routes(resolved), Posting(resolved), StoreWays.of(resolved)
+    routes, posting, ways = Routes(resolved, lists=lists), Posting(resolved), StoreWays.of(resolved)
     marks_of = {lane.name: phase_marks(lane) for lane in timeline.lanes}
     for instance, (lane_name, placement) in enumerate(zip(resolved.lane_names, resolved.prefill, strict=True)):
         marks = marks_of.get(lane_name, {})

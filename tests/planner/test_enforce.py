@@ -6,11 +6,21 @@ import pytest
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Gate
-from pdmodel.enforce import applicable, enforceability, phase_bursts, send_order, settings, work_requests_within
+from pdmodel.enforce import (
+    applicable,
+    enforceability,
+    later_writes,
+    phase_bursts,
+    send_order,
+    settings,
+    without_gates,
+    work_requests_within,
+)
 from pdmodel.engines.catalog import host_knobs, load_engine
 from pdmodel.hardware.ports import Port, PortKind
 from pdmodel.replay.engine import simulate
-from pdmodel.replay.policies import STRICT, UNMANAGED, cap
+from pdmodel.replay.policies import AFTER_PREFILL, SENDS_FIRST, STRICT, UNMANAGED, cap
+from pdmodel.scenario import WritePolicy
 
 GB = 1e9
 
@@ -245,12 +255,47 @@ def test_write_backs_follow_the_write_policy():
 def test_a_policy_that_writes_back_last_is_a_setting():
     engine = load_engine("sglang_mooncake")
     rule = replace(UNMANAGED, name="later", writebacks_last=True)
-    (line,) = settings((), (), (), engine=engine, host=host_knobs(), policy=rule, nic_rate_bytes_per_s=0.0)
+
+    def lines(engine, written):
+        later = later_writes(engine, written)
+        return settings(
+            (), (), (), engine=engine, host=host_knobs(), policy=rule, nic_rate_bytes_per_s=0.0, later=later
+        )
+
+    (line,) = lines(engine, WritePolicy.WRITE_THROUGH)
     assert (line.name, line.value, line.side) == ("--hicache-write-policy", "write_back", "P")
-    assert (
-        settings((), (), (), engine=load_engine("layerwise"), host=host_knobs(), policy=rule, nic_rate_bytes_per_s=0.0)
-        == ()
+    assert lines(engine, WritePolicy.WRITE_BACK) == lines(load_engine("layerwise"), WritePolicy.WRITE_THROUGH) == ()
+
+
+def test_later_write_backs_need_a_knob():
+    """Without one, `sends_first` is what no engine does: `unmanaged` is left, though it costs more."""
+    data = burst_case(burst_s=1e-3, kind="writeback")
+    late = simulate(data, UNMANAGED)
+    tried = [(UNMANAGED, replace(late, cost=3.0)), (SENDS_FIRST, replace(late, policy="sends_first", cost=1.0))]
+    (knob, none) = (
+        later_writes(load_engine(name), WritePolicy.WRITE_THROUGH) for name in ("sglang_mooncake", "vllm_mooncake")
     )
+    assert none is None and later_writes(load_engine("sglang_mooncake"), WritePolicy.WRITE_BACK) is None
+    assert [p.name for p, _ in without_gates(tried, none)] == ["unmanaged"]
+    chosen = applicable(tried, SENDS_FIRST, 1.0, (), 1.0, later=knob)
+    assert chosen.text == "sends_first needs no gate: it can be applied by --hicache-write-policy write_back"
+    _, judgement = judged(data, load_engine("sglang_mooncake"))
+    with_knob, without = (applicable(tried, STRICT, 0.5, judgement, 1.0, later=later) for later in (knob, none))
+    assert (with_knob.policy, with_knob.cost, with_knob.worth_of_gates) == ("sends_first", 1.0, 0.5)
+    assert "can be applied by --hicache-write-policy write_back, and" in with_knob.text
+    assert (without.policy, without.cost, without.worth_of_gates) == ("unmanaged", 3.0, 2.5)
+
+
+def test_what_breaks_a_limit_is_not_applied_while_something_else_is_there():
+    data = burst_case()
+    late = simulate(data, UNMANAGED)
+    tried = [(UNMANAGED, replace(late, cost=1.0)), (AFTER_PREFILL, replace(late, policy="after_prefill", cost=2.0))]
+    _, judgement = judged(data, load_engine("sglang_mooncake"))
+    found = [
+        applicable(tried, STRICT, 0.5, judgement, 1.0, broken=broken).policy
+        for broken in ((), {"unmanaged"}, {"after_prefill"}, {"unmanaged", "after_prefill"})
+    ]
+    assert found == ["unmanaged", "after_prefill", "unmanaged", "unmanaged"]
 
 
 def test_what_a_nic_carries_is_told_by_its_ports():

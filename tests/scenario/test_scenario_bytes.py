@@ -21,6 +21,7 @@ def test_the_scenarios_are_there() -> None:
         "agentic_tiers",
         "agentic_turn_one_switch",
         "agentic_turn_pcie",
+        "far_nics",
         "layout_mismatch",
         "mla_deepseek_v3_pcie",
         "recompute_wins",

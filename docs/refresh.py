@@ -199,9 +199,9 @@ def kv_tiers(name: str) -> Callable[[], str]:
 def store_backends() -> str:
     """The shipped storage backends: what limits them, calls, objects, leases, and which of it is assumed."""
     lines = [
-        "| backend | reads, writes [GB/s] | query, put calls [us] | object got, put [us] | batch | lease [s] "
-        "| assumed |",
-        "|---" * 7 + "|",
+        "| backend | reads, writes [GB/s] | query, put calls [us] | object got, put [us] | pages of a call "
+        "| objects of a page | lease [s] | assumed |",
+        "|---" * 8 + "|",
     ]
     for store in map(load_store, list_stores()):
         rates = [str(each.value) if each else "ports" for each in (store.read_gb_per_s, store.write_gb_per_s)]
@@ -210,7 +210,8 @@ def store_backends() -> str:
             ", ".join(rates),
             f"{store.query_rpc_us.value:g}, {store.put_rpc_us.value:g}",
             f"{store.object_get_us.value:g}, {store.object_put_us.value:g}",
-            f"{store.batch_objects.value}",
+            f"{store.batch_pages.value}",
+            f"{store.page_objects.value}",
             f"{store.lease_s.value:g}" if store.lease_s else "–",
             ", ".join(f"`{name}`" for name in store.assumed) or "–",
         ]

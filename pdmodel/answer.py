@@ -9,6 +9,7 @@ from enum import StrEnum
 from pdmodel.allocation.data import AllocationData
 from pdmodel.replay.outcome import Replay
 from pdmodel.spec import SCHEMA_VERSION, SourceKind
+from pdmodel.transfer.breakdown import TransferTime
 
 
 class VerdictKind(StrEnum):
@@ -52,8 +53,8 @@ class Bound:
 class Times:
     """Times of the plan's replay, worst request [s]. ``prefill_no_kv_s`` is the clock without KV.
 
-    ``control_s`` is the control plane's part of ``ttft_s`` (and all but the store's query of ``decode_stall_s``): what
-    no schedule changes.
+    ``control_s`` is the control plane's part of ``ttft_s`` (and, but for what comes before the prefill, of
+    ``decode_stall_s``): what no schedule changes.
     """
 
     prefill_s: float
@@ -189,35 +190,6 @@ class Applicable:
     cost: float
     worth_of_gates: float
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class TransferTime:
-    """Where the time of one request's direct hand-over goes, alone on the ports and all of it ready to be sent [s].
-
-    ``time_s`` = ``setup_s`` + max(``bandwidth_s``, ``descriptors_s``, ``messages_s``) + ``staging_s`` + ``control_s``.
-    ``run_bytes``: mean length of a descriptor. ``port``: the fullest one. ``fix``: the cheapest change that helps, with
-    its ``fix_lever`` and the time with it; empty and None where none does.
-    """
-
-    request: str
-    bytes: float
-    pairs: int
-    senders: int
-    descriptors: int
-    run_bytes: float
-    bandwidth_s: float
-    descriptors_s: float
-    messages_s: float
-    setup_s: float
-    staging_s: float
-    control_s: float
-    time_s: float
-    bound_by: str
-    port: str
-    fix_lever: str = ""
-    fix: str = ""
-    fix_time_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Plan
+from pdmodel.costs.fullest_port import fullest_port
 from pdmodel.engines.catalog import list_engines, load_engine
 from pdmodel.engines.spec import EngineSpec, KvPath
 from pdmodel.errors import InputError
-from pdmodel.hardware.ports import PortKind
+from pdmodel.hardware.ports import PortKind, Route
 from pdmodel.planner import plan
 from pdmodel.replay.policies import UNMANAGED
 from pdmodel.resolve import ResolvedScenario, read_scenario, resolve_scenario
@@ -25,6 +26,7 @@ BOUND_BY = {
     PortKind.MESSAGES: "messages",
     PortKind.STORE: "store",
     PortKind.RECEIVING: "receiving",
+    PortKind.CLIENT: "store",
 }
 """What holds sends up, by the port that they need longest; bandwidth is all the others."""
 CONTROL = "control"
@@ -145,18 +147,17 @@ def send_bound(data: AllocationData, control_s: float) -> tuple[str, str | None]
     Returns: the word for it and the port, or None where it is the control plane or nothing is sent.
     Validity: each request alone, all of it ready; ports that posting can never fill are not among the record's.
     """
-    ports = {port.name: port for port in data.ports}
-    load: dict[tuple[str, str], float] = defaultdict(float)
+    capacity = {port.name: port.capacity_bytes_per_s for port in data.ports}
+    moved: dict[str, list[tuple[Route, float]]] = defaultdict(list)
     for flow in data.flows:
         if flow.kind is FlowKind.SEND:
-            for share, route in zip(flow.split, flow.routes, strict=True):
-                for name, crossings in route.ports.items():
-                    size = flow.volume_bytes * share * crossings
-                    load[flow.request, name] += size / ports[name].capacity_bytes_per_s
-    (_, port), longest = max(load.items(), key=lambda item: item[1], default=(("", ""), 0.0))
-    if control_s >= longest:
+            moved[flow.request] += [
+                (r, flow.volume_bytes * share) for share, r in zip(flow.split, flow.routes, strict=True)
+            ]
+    longest = max((fullest_port(pairs, capacity) for pairs in moved.values()), key=lambda one: one.time_s, default=None)
+    if longest is None or control_s >= longest.time_s:
         return CONTROL, None
-    return BOUND_BY.get(ports[port].kind, "bandwidth"), port
+    return BOUND_BY.get(data.ports[data.port_index[longest.port]].kind, "bandwidth"), longest.port
 
 
 def _wanted(engines: Sequence[str]) -> list[tuple[str, EngineSpec]]:

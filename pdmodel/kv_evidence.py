@@ -9,17 +9,18 @@ from dataclasses import replace
 import numpy as np
 
 from pdmodel.allocation.data import AllocationData
-from pdmodel.answer import MemoryResult, TransferTime, Verdict
+from pdmodel.answer import MemoryResult, Verdict
 from pdmodel.engines.spec import Preallocate
 from pdmodel.errors import InputError
 from pdmodel.evidence import Controls
 from pdmodel.replay.memory import PoolTrace
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.scenario import Through
-from pdmodel.transfer.breakdown import transfer_breakdown
+from pdmodel.transfer.breakdown import TransferTime
 from pdmodel.transfer.control import control
 from pdmodel.transfer.flows import MemoryKind
 from pdmodel.transfer.memory import hand_off_cap
+from pdmodel.transfer.prefetch import waits_s
 from pdmodel.units import format_seconds
 from pdmodel.verdict import Shortfall
 
@@ -70,7 +71,8 @@ def hand_offs_of(resolved: ResolvedScenario) -> int | None:
 
 def controls_of(resolved: ResolvedScenario, data: AllocationData) -> Controls:
     """What the control plane adds to the times of each request, in order of the record's."""
-    by_name = {request.name: control(resolved, request) for request in resolved.requests}
+    waits = waits_s(data.lanes, data.clock)
+    by_name = {request.name: control(resolved, request, waits.get(request.name, 0.0)) for request in resolved.requests}
     found = [by_name[request.name] for request in data.requests]
     return Controls(np.array([one.total_s for one in found]), np.array([one.after_s for one in found]))
 
@@ -83,33 +85,6 @@ def control_note(control: Controls, slack_s: float) -> tuple[str, ...]:
     return (
         f"the control plane alone takes {format_seconds(longest)} after the last byte, more than the "
         f"{format_seconds(slack_s)} of lateness that are allowed; deadlines and verdict are of the bytes",
-    )
-
-
-def transfer_times_of(resolved: ResolvedScenario) -> tuple[TransferTime, ...]:
-    """Where the time of each request's hand-over goes; none where KV goes through a store."""
-    return tuple(
-        TransferTime(
-            request=one.request,
-            bytes=one.size_bytes,
-            pairs=one.pairs,
-            senders=one.senders,
-            descriptors=one.descriptors,
-            run_bytes=one.run_bytes,
-            bandwidth_s=one.bandwidth_s,
-            descriptors_s=one.descriptors_s,
-            messages_s=one.messages_s,
-            setup_s=one.setup_s,
-            staging_s=one.staging_s,
-            control_s=one.control_s,
-            time_s=one.time_s,
-            bound_by=one.bound_by,
-            port=one.port,
-            fix_lever=one.fix.lever if one.fix else "",
-            fix=one.fix.what if one.fix else "",
-            fix_time_s=one.fix.time_s if one.fix else None,
-        )
-        for one in transfer_breakdown(resolved)
     )
 
 

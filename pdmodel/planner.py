@@ -37,7 +37,6 @@ from pdmodel.kv_evidence import (
     hand_offs_of,
     lease_note,
     memory_of,
-    transfer_times_of,
     with_fix,
 )
 from pdmodel.nic_lists import Listed, nic_choice, nic_settings, nic_weights, saved_by_list, with_nics
@@ -53,6 +52,7 @@ from pdmodel.timeline import residual
 from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
 from pdmodel.timeline.residual import PiecewiseConstant
+from pdmodel.transfer.breakdown import transfer_breakdown
 from pdmodel.transfer.prefetch import settled
 from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall, price_of_prefill
 
@@ -107,7 +107,7 @@ def answer(decided: Decided) -> Plan:
     control, memory = controls_of(resolved, data), memory_of(resolved, choice.memory)
     slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
     bound, eager = bound_of(data, choice), earliest_record(resolved, timeline)
-    shortfall, transfer_times = port_shortfall(eager, slack_s), transfer_times_of(resolved)
+    shortfall, transfer_times = port_shortfall(eager, slack_s), transfer_breakdown(resolved)
     verdict = judge(
         data,
         shortfall=shortfall,

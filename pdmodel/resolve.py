@@ -30,7 +30,7 @@ from pdmodel.resources import resolve
 from pdmodel.scenario import RequestSpec, Scenario, Through
 from pdmodel.spec import SourceKind
 from pdmodel.static_memory import check_memory
-from pdmodel.tiers import Store, find_store, tier_notes
+from pdmodel.tiers import Store, find_store, loads_by_kernel, tier_notes
 from pdmodel.units import GB, GBIT_PER_S
 from pdmodel.workload.prices import Prices
 from pdmodel.workload.request import CacheTier, Request
@@ -144,6 +144,11 @@ class ResolvedScenario:
         return self.engine.cross_layer.value if given is None else given
 
     @property
+    def loads_by_kernel(self) -> bool:
+        """Whether a kernel on SMs copies between host memory and HBM, not the copy engine."""
+        return loads_by_kernel(self.spec, self.engine)
+
+    @property
     def posting_threads(self) -> int:
         """Threads of a rank that post one request."""
         return self.spec.transfer.posting_threads or self.engine.posting_threads.value
@@ -212,7 +217,7 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         requests = _requests(spec)
     through = through_of(spec, engine)
     with _at(file, ""):
-        store = find_store(spec, through, lambda name: load_store(_beside(name, file)))
+        store = find_store(spec, through, engine, lambda name: load_store(_beside(name, file)))
     with _at(file, "prefill.chunk_tokens"):
         _check_passes(spec, arch, requests)
     with _at(file, "network"):
@@ -235,7 +240,7 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         fabric=fabric,
         ports=ports,
         store=store,
-        assumed=(*tier_notes(spec, store, through), *([EXCHANGE_NOTE] if spec.decode.dcp_size > 1 else ())),
+        assumed=(*tier_notes(spec, store, through, engine), *([EXCHANGE_NOTE] if spec.decode.dcp_size > 1 else ())),
     )
 
 

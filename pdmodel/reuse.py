@@ -15,6 +15,7 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds
 from pdmodel.answer import ReuseResult
 from pdmodel.choose import Choice, choose, cost_floor
+from pdmodel.costs.fullest_port import fullest_port
 from pdmodel.record import scenario_record
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.policies import RESIDUAL_EDF, STRICT
@@ -313,11 +314,6 @@ def _rows(search: _Search, best: Candidate) -> list[ReuseResult]:
         before, after = (
             scenario_record(with_split(best.resolved, request, max(split, search.least)))[1] for split in (start, at)
         )
-        fewer = _load_bytes(before)
-        moved = [
-            (size - fewer.get(port.name, 0.0)) / port.capacity_bytes_per_s
-            for port, size in zip(after.ports, _load_bytes(after).values(), strict=True)
-        ]
         found.append(
             ReuseResult(
                 request=request.name,
@@ -325,7 +321,7 @@ def _rows(search: _Search, best: Candidate) -> list[ReuseResult]:
                 cached_tokens=cached,
                 loaded_tokens=loaded,
                 recomputed_tokens=cached - loaded,
-                load_s=max(0.0, *moved),
+                load_s=_load_s(after, before),
                 recompute_s=_computing_s(before) - _computing_s(after),
                 cost_load_all=whole.total,
                 cost_recompute_all=none.total,
@@ -337,12 +333,17 @@ def _rows(search: _Search, best: Candidate) -> list[ReuseResult]:
     return found
 
 
-def _load_bytes(data: AllocationData) -> dict[str, float]:
-    """Bytes that loads put on each port by the engine's own routes, by name, in order of ports."""
-    share = np.concatenate([np.asarray(flow.split) * flow.volume_bytes for flow in data.flows] or [np.zeros(0)])
-    loads = np.array([data.flows[f].kind is FlowKind.LOAD for f in data.route_flow], dtype=bool)
-    moved = (share * loads) @ data.consumption
-    return {port.name: float(size) for port, size in zip(data.ports, moved, strict=True)}
+def _load_s(data: AllocationData, before: AllocationData) -> float:
+    """What the loads of one record take longer than those of another on any port, by the engine's own routes [s]."""
+    moved = [
+        (route, sign * share * flow.volume_bytes)
+        for sign, one in ((1.0, data), (-1.0, before))
+        for flow in one.flows
+        if flow.kind is FlowKind.LOAD
+        for share, route in zip(flow.split, flow.routes, strict=True)
+    ]
+    capacity = {port.name: port.capacity_bytes_per_s for one in (before, data) for port in one.ports}
+    return max(0.0, fullest_port(moved, capacity).time_s)
 
 
 def _computing_s(data: AllocationData) -> float:

@@ -22,7 +22,7 @@ from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.costs.kv_layout import Order, Pages, Split
 from pdmodel.costs.kv_tiers import Prefetch as Prefetch  # noqa: PLC0414 (a word of the scenario)
 from pdmodel.costs.moe import EpExchange
-from pdmodel.engines.spec import ContextSenders, ReleaseAfter, RouteRule
+from pdmodel.engines.spec import ContextSenders, LoadBy, ReleaseAfter, RouteRule
 from pdmodel.hardware.ports import PortKind
 from pdmodel.llm.dtypes import KvDtype, WeightDtype
 from pdmodel.llm.operators import CpLayout
@@ -165,13 +165,6 @@ class WritePolicy(StrEnum):
     WRITE_BACK = "write_back"
 
 
-class LoadBy(StrEnum):
-    """Who copies between host memory and HBM: the copy engine, or a kernel on SMs."""
-
-    COPY_ENGINE = "copy_engine"
-    KERNEL = "kernel"
-
-
 class Reuse(StrEnum):
     """Load all that is cached, or as much of it as is worth loading (the rest is computed again)."""
 
@@ -183,13 +176,14 @@ class CacheSpec(Spec):
     """The tiers of the prefix cache. ``write_policy`` None: new KV is not written anywhere.
 
     ``write_to``: the last tier that new KV is copied to. ``host_memory_gib``: of all sockets together, for KV.
+    ``load_by``: who copies between host memory and HBM, where it is not as the engine does.
     """
 
     prefetch: Prefetch = Prefetch.TIMEOUT
     write_policy: WritePolicy | None = None
     write_to: Literal[CacheTier.HOST_MEMORY, CacheTier.STORE] = CacheTier.HOST_MEMORY
     host_memory_gib: PositiveFloat | None = None
-    load_by: LoadBy = LoadBy.COPY_ENGINE
+    load_by: LoadBy | None = None
     reuse: Reuse = Reuse.LOAD
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pdmodel.costs.kv_store import StoreConstants, backend_constants
+from pdmodel.engines.spec import EngineSpec, LoadBy
 from pdmodel.engines.stores import LandsIn, Reach, StoreBackend
 from pdmodel.errors import CoverageError, InputError
-from pdmodel.scenario import LoadBy, Scenario, StorePlace, StoreSpec, Through, WritePolicy
+from pdmodel.scenario import RequestSpec, Scenario, StorePlace, StoreSpec, Through, WritePolicy
 from pdmodel.spec import SourceKind
 from pdmodel.units import GB
 from pdmodel.workload.request import CacheTier
@@ -16,10 +17,11 @@ from pdmodel.workload.request import CacheTier
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A scenario's KV store: what the scenario says, and its backend."""
+    """A scenario's KV store: what the scenario says, its backend, and objects of a page of a rank with KV heads."""
 
     spec: StoreSpec
     backend: StoreBackend
+    page_objects: int
 
     @property
     def is_local(self) -> bool:
@@ -39,7 +41,12 @@ class Store:
     @property
     def constants(self) -> StoreConstants:
         """What calls and objects cost."""
-        return backend_constants(self.backend, self.spec.lease_s)
+        return backend_constants(self.backend, self.spec.lease_s, page_objects=self.page_objects)
+
+    @property
+    def batch_pages(self) -> int:
+        """Pages of a rank that one call takes."""
+        return self.backend.batch_pages.value
 
     def limit(self, *, put: bool) -> tuple[float, SourceKind, str] | None:
         """What a client writes or reads at most [byte/s], with its source; None where only ports of boxes limit it."""
@@ -50,13 +57,16 @@ class Store:
         return fact.value * GB, source.kind, f"a client of {self.backend.name}: {source.ref}"
 
 
-def find_store(spec: Scenario, through: Through, load: Callable[[str], StoreBackend]) -> Store | None:
+def find_store(
+    spec: Scenario, through: Through, engine: EngineSpec, load: Callable[[str], StoreBackend]
+) -> Store | None:
     """The store of a scenario, None where it has none.
 
     Parameters
     ----------
     spec: the scenario as written.
     through: how KV is handed over.
+    engine: whose connector it is.
     load: looks a backend up.
 
     Raises
@@ -74,7 +84,8 @@ def find_store(spec: Scenario, through: Through, load: Callable[[str], StoreBack
                 expected='a store, such as {"backend": "mooncake_store", "place": "remote"}',
             )
         return None
-    store = Store(spec.store, load(spec.store.backend))
+    backend = load(spec.store.backend)
+    store = Store(spec.store, backend, (engine.page_objects or backend.page_objects).value)
     if wanted and store.backend.lands_in.value is LandsIn.HBM:
         raise CoverageError(
             f"{store.backend.name} reads into HBM: scenarios fetch into host memory",
@@ -109,7 +120,19 @@ def _uses(spec: Scenario, through: Through) -> list[str]:
     return found
 
 
-def tier_notes(spec: Scenario, store: Store | None, through: Through) -> tuple[str, ...]:
+def _is_loaded(request: RequestSpec) -> bool:
+    """Whether some of the prefix is in a tier below HBM."""
+    tiers = request.cached_in
+    lower = sum(tokens for tier, tokens in tiers.items() if tier is not CacheTier.HBM) if isinstance(tiers, dict) else 1
+    return bool(request.cached_tokens and lower and tiers is not CacheTier.HBM)
+
+
+def loads_by_kernel(spec: Scenario, engine: EngineSpec) -> bool:
+    """Whether a kernel on SMs copies between host memory and HBM, by the scenario's word, else the engine's."""
+    return (spec.cache.load_by or engine.load_by.value) is LoadBy.KERNEL
+
+
+def tier_notes(spec: Scenario, store: Store | None, through: Through, engine: EngineSpec) -> tuple[str, ...]:
     """What is taken for granted about the tiers."""
     cache, notes = spec.cache, []
     uses = _uses(spec, through)
@@ -120,10 +143,13 @@ def tier_notes(spec: Scenario, store: Store | None, through: Through) -> tuple[s
             notes.append(f"limits of {store.backend.name} are of a node, however many ranks ask")
         if store.backend.assumed:
             notes.append(f"storage backend {store.backend.name}: no figure for {', '.join(store.backend.assumed)}")
+        if not store.is_local and store.spec.place is StorePlace.PREFILL_HOST:
+            notes.append("the store has memory of its own on the prefill node, and how full it is is not followed")
         if through is Through.STORE:
             notes.append("a put and the get that follows it are one flow: the get runs object by object behind the put")
-    if cache.load_by is LoadBy.KERNEL and any(request.cached_tokens for request in spec.requests):
-        notes.append("kernels that copy between host memory and HBM take no SMs from the forward pass")
+    copies = cache.write_policy is not None or any(_is_loaded(request) for request in spec.requests)
+    if copies and loads_by_kernel(spec, engine):
+        notes.append("kernels that copy between host memory and HBM take no SMs from the forward pass (in truth some)")
     if cache.write_policy is WritePolicy.WRITE_BACK:
         notes.append("the prefill GPUs' KV pool is full: what enters pushes as much out, which nobody waits for")
     if cache.write_policy is WritePolicy.WRITE_THROUGH_SELECTIVE:

@@ -11,7 +11,7 @@ from pdmodel.allocation.bound import shared_ports
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.residual import clock_bounds, step_time
 from pdmodel.answer import Bound, Verdict, VerdictKind
-from pdmodel.hardware.ports import PIECE_PORTS, REFERENCE_BYTES, SOFTWARE_PORTS, PortKind
+from pdmodel.hardware.ports import PIECE_PORTS, REFERENCE_BYTES, PortKind
 from pdmodel.timeline.phases import FloatArray
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import format_bytes, format_count, format_rate, format_seconds
@@ -81,7 +81,7 @@ def port_shortfall(data: AllocationData, slack_s: float, kind: FlowKind | None =
         )
         if late > slack_s * (1 + 1e-9) + 1e-12 and (worst is None or late > worst.late_s):
             missing = needed - port.capacity_bytes_per_s
-            software = port.kind in SOFTWARE_PORTS
+            software = port.kind in (*PIECE_PORTS, PortKind.RECEIVING)
             worst = Shortfall(port.name, late, amount, port.capacity_bytes_per_s, missing, software)
     return worst
 
@@ -190,6 +190,9 @@ def _infeasible_text(data: AllocationData, shortfall: Shortfall, slack_s: float)
         more = f"{format_count(missing / REFERENCE_BYTES)}/s are missing"
     elif kind is PortKind.RECEIVING:
         text = f"receives from one rank after the other, which takes {format_seconds(size / capacity)} for what is due"
+        more = f"{(capacity + missing) / capacity:.3g} times as fast would do"
+    elif kind is PortKind.CLIENT:
+        text = f"moves one object after another, which takes {format_seconds(size / capacity)} for what is due"
         more = f"{(capacity + missing) / capacity:.3g} times as fast would do"
     else:
         text = f"carries {format_rate(capacity)} and has {format_bytes(size)} of KV due"

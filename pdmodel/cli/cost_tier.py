@@ -47,6 +47,9 @@ LeaseOption = Annotated[float | None, _option("--lease-s", "S", "Lease of the st
 KvOption = Annotated[str, _option("--kv-dtype", "NAME", "bf16, fp16, fp8 or fp8_ds_mla.")]
 PageOption = Annotated[int | None, _option("--page-tokens", "N", "Tokens of a page. Default: the engine's.")]
 ChunkOption = Annotated[int, _option("--chunk-tokens", "N", "Tokens of a prefill chunk, for the hand-over.")]
+LoadByOption = Annotated[
+    str | None, _option("--load-by", "NAME", "From host memory by copy_engine or kernel. Default: as the engine does.")
+]
 EngineOption = Annotated[str, _option("--engine", "ENGINE", "Engine of the direct hand-over: its pages and set-up.")]
 
 
@@ -66,6 +69,7 @@ def kv_tier(
     page_tokens: PageOption = None,
     chunk_tokens: ChunkOption = 8192,
     engine: EngineOption = "sglang_mooncake",
+    load_by: LoadByOption = None,
     form: FormatOption = None,
     output: OutputOption = None,
     debug: DebugOption = False,
@@ -89,7 +93,7 @@ def kv_tier(
     tokens = tokens_of(cached, "--cached"), tokens_of(new, "--new")
     if sum(tokens) > MOST_CHUNKS * chunk_tokens:
         _too_many_chunks(sum(tokens), chunk_tokens)
-    asked = _asked(tokens, page_tokens, chunk_tokens, (store, engine), queue_ms, lease_s)
+    asked = _asked(tokens, page_tokens, chunk_tokens, (store, engine, load_by), queue_ms, lease_s)
     study = PrefixStudy(_setting(llm, hardware, prefill, kv), asked)
     facts = {
         "llm": study.setting.arch.name,
@@ -101,6 +105,7 @@ def kv_tier(
         "chunk_tokens": asked.chunk_tokens,
         "kv_dtype": study.setting.kv_dtype.value,
         "store": asked.backend.name,
+        "load_by": asked.loader.value,
     } | ({"queue_s": asked.queue_s} if asked.queue_s else {})
     deliver(_document(study, facts, only, policy), resolved_format(form, output), output)
 
@@ -142,12 +147,14 @@ def _asked(  # noqa: PLR0917 (options of the command)
     tokens: tuple[int, int],
     page_tokens: int | None,
     chunk_tokens: int,
-    names: tuple[str, str],
+    names: tuple[str, str, str | None],
     queue_ms: float,
     lease_s: float | None,
 ) -> Prefix:
+    from pdmodel.cli.sizes import choice
     from pdmodel.costs.kv_store import backend_constants
     from pdmodel.engines.catalog import load_engine
+    from pdmodel.engines.spec import LoadBy
     from pdmodel.engines.stores import load_store
     from pdmodel.errors import InputError
     from pdmodel.timeline.prefix_tiers import Prefix
@@ -155,9 +162,11 @@ def _asked(  # noqa: PLR0917 (options of the command)
 
     if lease_s is not None and not 0 < lease_s < float("inf"):
         raise InputError(f"found {lease_s:g}", path="--lease-s", expected="a positive number of seconds")
+    by = None if names[2] is None else LoadBy(choice(names[2], [each.value for each in LoadBy], "--load-by"))
     backend, engine = load_store(names[0]), load_engine(names[1])
     page = page_tokens or engine.page_tokens.value
-    return Prefix(*tokens, page, chunk_tokens, backend, backend_constants(backend, lease_s), engine, queue_ms * MS)
+    constants = backend_constants(backend, lease_s)
+    return Prefix(*tokens, page, chunk_tokens, backend, constants, engine, queue_ms * MS, load_by=by)
 
 
 def _setting(llm: str, hardware: str, prefill: str, kv: str) -> Setting:

@@ -7,12 +7,13 @@ replicas, with a lease on them) before the read. Calls take batches of objects. 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pdmodel.costs.kv_layout.law import completion_s
 from pdmodel.engines.stores import StoreBackend
 from pdmodel.errors import InputError
+from pdmodel.llm.architecture import Architecture
 from pdmodel.spec import SourceKind
 from pdmodel.units import US
 
@@ -55,15 +56,42 @@ MOONCAKE_STORE_TCP = StoreConstants(
 )
 
 
-def backend_constants(backend: StoreBackend, lease_s: float | None = None) -> StoreConstants:
-    """The constants of a storage backend; ``lease_s``: another lease than the backend's own [s]."""
+def page_objects(arch: Architecture, heads_objects: int) -> int:
+    """Objects of one page of a rank: so many of what KV heads keep, and one of latents.
+
+    Parameters: ``heads_objects``: K and V in one object, or apart (2).
+    Validity: windows, states and index keys are counted with what they lie beside, not as objects of their own.
+    Source: SGLang mem_cache/storage/mooncake_store/mooncake_store.py.
+
+    >>> from pdmodel.llm.catalog import load_llm
+    >>> page_objects(load_llm("qwen3-8b"), 2), page_objects(load_llm("deepseek-v3"), 2)
+    (2, 1)
+    """
+    keeping = [mixer for mixer in arch.distinct_mixers() if mixer.stores]
+    return objects_of([None if mixer.is_latent else 1 for mixer in keeping], heads_objects)
+
+
+def objects_of(heads: Iterable[int | None], heads_objects: int) -> int:
+    """Objects of a page with these kinds of KV in it; None: a latent."""
+    kinds = {kind is None for kind in heads}
+    return heads_objects * (False in kinds) + (True in kinds)
+
+
+def backend_constants(
+    backend: StoreBackend, lease_s: float | None = None, *, page_objects: int | None = None
+) -> StoreConstants:
+    """The constants of a storage backend.
+
+    Parameters: ``lease_s``: another lease than the backend's own [s]; ``page_objects``: of one page of a rank, if not
+    as many as the backend makes of KV heads.
+    """
     lease = lease_s or (backend.lease_s.value if backend.lease_s else math.inf)
     return StoreConstants(
         query_rpc_s=backend.query_rpc_us.value * US,
         put_rpc_s=backend.put_rpc_us.value * US,
         object_put_s=backend.object_put_us.value * US,
         object_get_s=backend.object_get_us.value * US,
-        batch_objects=backend.batch_objects.value,
+        batch_objects=backend.batch_pages.value * (page_objects or backend.page_objects.value),
         lease_s=lease,
         source=backend.source,
         ref=f"storage backend {backend.name}",

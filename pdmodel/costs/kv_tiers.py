@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pdmodel.costs.kv_layout.timing import PathTime
 from pdmodel.costs.kv_store import flow_shop_s
 from pdmodel.errors import InputError
-from pdmodel.hardware.ports import Route
-from pdmodel.hardware.topology import Box
 from pdmodel.llm.architecture import Architecture
 from pdmodel.llm.dtypes import KvDtype
 from pdmodel.llm.kv_cache import constant_bytes, growing_bytes
 
 PREFETCH_THRESHOLD_TOKENS = 256
 PREFETCH_TIMEOUT_S, PREFETCH_TIMEOUT_S_PER_1024 = 1.0, 0.25
-PREFETCH_BATCH_PAGES = 128
-"""SGLang 0.5.23 (HiCache): prefetch_threshold, prefetch_timeout_base, prefetch_timeout_per_ki_token, and the pages that
-its storage threads move before they look up again (storage_batch_size)."""
+"""SGLang 0.5.23 (HiCache): prefetch_threshold, prefetch_timeout_base, prefetch_timeout_per_ki_token."""
 
 LOWEST_BYTES_PER_S, HIGHEST_BYTES_PER_S = 1e3, 1e15
 
@@ -37,7 +31,7 @@ class Prefetch(StrEnum):
     TIMEOUT = "timeout"
 
 
-# ---- bytes and ports -------------------------------------------------------------------------------------------------
+# ---- bytes -----------------------------------------------------------------------------------------------------------
 def rank_layer_bytes(
     arch: Architecture, tokens: int, kv_dtype: KvDtype | str = KvDtype.BF16, *, tp_size: int = 1
 ) -> tuple[float, ...]:
@@ -65,32 +59,6 @@ def rank_layer_bytes(
         whole = tokens * growing_bytes(mixer, dtype) + constant_bytes(mixer, dtype, tokens)
         found.append(whole / min(tp_size, mixer.cache_heads or 1))
     return tuple(found)
-
-
-def fullest_port(loads: Iterable[tuple[Route, float]], *boxes: Box) -> PathTime:
-    """The port that takes longest, when bytes move on several routes at once.
-
-    Equation: max_e sum_r m_{r,e} V_r / C_e.
-
-    Parameters: ``loads``: routes with their bytes V >= 0 [byte]; ``boxes``: whose ports the routes cross.
-    Returns: `PathTime`; no time and no name where nothing moves.
-    Raises: `InputError` for a port that no box has.
-    Validity: nothing else on the ports; the rates of all routes are such that all end together.
-    Source: `pdmodel.hardware.ports`.
-    """
-    capacity = {port.name: port.capacity_bytes_per_s for box in boxes for port in box.ports}
-    total: dict[str, float] = defaultdict(float)
-    hazards: dict[str, None] = {}
-    for route, size in loads:
-        hazards.update(dict.fromkeys(route.hazards))
-        for name, multiplicity in route.ports.items():
-            if name not in capacity:
-                raise InputError(f"no box here has the port {name!r}", expected="a port of one of the boxes")
-            total[name] += multiplicity * size
-    if not any(total.values()):
-        return PathTime(0.0, "", math.inf, tuple(hazards))
-    port = max(total, key=lambda name: total[name] / capacity[name])
-    return PathTime(total[port] / capacity[port], port, capacity[port], tuple(hazards))
 
 
 # ---- load beside compute ---------------------------------------------------------------------------------------------
@@ -272,7 +240,7 @@ def fetched_tokens(  # noqa: PLR0917 (what a prefetch is told)
     bytes_per_s: float,
     setup_s: float = 0.0,
     queue_s: float = 0.0,
-    batch_pages: int = PREFETCH_BATCH_PAGES,
+    batch_pages: int = 128,
 ) -> Fetched:
     """What is there of a prefix when its request goes on.
 
@@ -281,8 +249,8 @@ def fetched_tokens(  # noqa: PLR0917 (what a prefetch is told)
     end of the last)).
 
     Parameters: ``tokens`` n >= 0 that the store has; ``page_tokens`` g >= 1; ``bytes_per_token`` v >= 0 [byte];
-    ``bytes_per_s`` B > 0; ``setup_s`` t_0 >= 0 of a batch: its call and objects [s]; ``queue_s`` q >= 0: how long the
-    request would have waited anyway [s]; ``batch_pages`` m >= 1.
+    ``bytes_per_s`` B > 0, objects included; ``setup_s`` t_0 >= 0 of a batch: its call [s]; ``queue_s`` q >= 0: how long
+    the request would have waited anyway [s]; ``batch_pages`` m >= 1.
     Returns: `Fetched`; no tokens below the threshold of 256 (or one page), whole pages else.
     Raises: `InputError` outside these ranges.
     Validity: the prefetch starts when the request arrives; a batch that is cut off counts for nothing.

@@ -138,3 +138,12 @@ def _ends(source: End, target: End, rule: RouteRule) -> list[tuple[int, int]]:
 def _dealt(ours: Sequence[int], theirs: Sequence[int]) -> list[tuple[int, int]]:
     """Pairs of NICs in which each side's NICs occur equally often."""
     return [(ours[k % len(ours)], theirs[k % len(theirs)]) for k in range(math.lcm(len(ours), len(theirs)))]
+
+
+def nics_of_memory(box: Box, socket: str, allowed: Sequence[int]) -> tuple[int, ...]:
+    """The NICs that move the bytes of a socket's memory: those of the socket, or where it has none, all.
+
+    Source: Mooncake's topology.cpp prefers, for memory of NUMA node n, the NICs of that node, in turns.
+    """
+    near = tuple(nic for nic in allowed if box.socket(box.nic(nic)) == socket)
+    return near or tuple(allowed)

@@ -91,6 +91,13 @@ class Preallocate(StrEnum):
     NONE = "none"
 
 
+class LoadBy(StrEnum):
+    """Who copies between host memory and HBM: the copy engine, or a kernel on SMs."""
+
+    COPY_ENGINE = "copy_engine"
+    KERNEL = "kernel"
+
+
 class PageOrder(StrEnum):
     """Order inside a page of one layer: nhd tokens outside, heads inside; hnd the other way round."""
 
@@ -248,6 +255,8 @@ class EngineSpec(Spec):
     ``posting_threads``: of one request.
     ``staging_tokens``, ``staging_bytes``: packed into a buffer of this size before the wire; both 0: not packed.
     ``reserved_tokens``: memory that the decode side keeps free for each running request.
+    ``load_by``: what copies between host memory and HBM. ``page_objects``: that its connector to a store makes of a
+    page of a rank with KV heads, where they are not as many as the storage backend says.
     """
 
     schema_version: Literal[1]
@@ -263,6 +272,7 @@ class EngineSpec(Spec):
     piece: Fact[Piece]
     early_send: Fact[bool]
     load_ahead: Fact[bool]
+    load_by: Fact[LoadBy]
     latent_source: Fact[LatentSource]
     context_senders: Fact[ContextSenders]
     parallel_transfers: Fact[PositiveInt]
@@ -276,6 +286,7 @@ class EngineSpec(Spec):
     reserved_tokens: Fact[NonNegativeInt]
     control: Control
     lease_s: Fact[NonNegativeInt] | None = None
+    page_objects: Fact[PositiveInt] | None = None
     knobs: tuple[Knob, ...] = ()
 
     @model_validator(mode="after")

@@ -32,8 +32,9 @@ class StoreBackend(Spec):
 
     ``read_gb_per_s``, ``write_gb_per_s``: the store's own limit; left out where the box's ports alone limit it.
     ``query_rpc_us``: the call before a read; ``put_rpc_us``: the calls around a write together; of a batch of up to
-    ``batch_objects``. ``object_get_us``, ``object_put_us``: of each object in it. ``lease_s``: how long after its query
-    a read must have ended; left out where nothing expires. ``replicas``: copies that the client itself writes.
+    ``batch_pages`` of a rank. ``object_get_us``, ``object_put_us``: of each object in it. ``page_objects``: of a page
+    of a rank with KV heads, under SGLang's HiCache (a latent is one). ``lease_s``: how long after its query a read must
+    have ended; left out where nothing expires. ``replicas``: copies that the client itself writes.
     """
 
     schema_version: Literal[1]
@@ -49,7 +50,8 @@ class StoreBackend(Spec):
     put_rpc_us: Fact[NonNegativeFloat]
     object_get_us: Fact[NonNegativeFloat]
     object_put_us: Fact[NonNegativeFloat]
-    batch_objects: Fact[PositiveInt]
+    batch_pages: Fact[PositiveInt]
+    page_objects: Fact[PositiveInt]
     lease_s: Fact[PositiveFloat] | None = None
     replicas: Fact[PositiveInt]
 

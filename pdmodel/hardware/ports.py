@@ -18,7 +18,8 @@ class PortKind(StrEnum):
     ``posting``: the threads of a rank that post descriptors; ``messages``: the work requests that a NIC takes; both as
     the bytes of `REFERENCE_BYTES` pieces that they would move, so that their unit is a port's. ``store``: what a client
     of a KV store reads or writes at most. ``receiving``: the time of a rank that receives from one sender after the
-    other, in bytes of the fastest sender.
+    other, in bytes of the fastest sender. ``client``: the time of a rank's client of a KV store, in bytes of pieces of
+    `REFERENCE_BYTES` that it would put or get if they took no time on the way.
     """
 
     GPU_EGRESS = "gpu_egress"
@@ -40,12 +41,13 @@ class PortKind(StrEnum):
     MESSAGES = "messages"
     STORE = "store"
     RECEIVING = "receiving"
+    CLIENT = "client"
     ABSTRACT = "abstract"
 
 
 PIECE_PORTS = (PortKind.POSTING, PortKind.MESSAGES)
 """Kinds of port whose bytes are those of `REFERENCE_BYTES` pieces."""
-SOFTWARE_PORTS = (*PIECE_PORTS, PortKind.RECEIVING)
+SOFTWARE_PORTS = (*PIECE_PORTS, PortKind.RECEIVING, PortKind.CLIENT)
 """Kinds of port that are no link: limits of the software that sends and receives."""
 
 

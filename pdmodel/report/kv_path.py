@@ -9,7 +9,8 @@ from pdmodel.report.words import group, merged_name, number, percent, seconds, t
 from pdmodel.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from pdmodel.answer import MemoryResult, Plan, ReuseResult, TransferTime
+    from pdmodel.answer import MemoryResult, Plan, ReuseResult
+    from pdmodel.transfer.breakdown import TransferTime
 
 
 def transfer_section(plan: Plan, *, full: bool) -> Section | None:

@@ -47,6 +47,7 @@ IN_WORDS = {
     "messages": "messages: the work requests that a NIC takes, in GB/s of 64 KiB requests",
     "store": "store: what a client of the KV store reads or writes at most",
     "receiving": "receiving: a rank that takes from one sender after the other, in GB/s of its fastest sender",
+    "client": "client: one object of the KV store after another, in GB/s of 64 KiB objects without their way",
 }
 PACED = (Rule.CONTENDED, Rule.OVERDRAFT)
 

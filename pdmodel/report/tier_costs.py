@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pdmodel.engines.spec import LoadBy
 from pdmodel.report.document import Document, Record, Section, table
 from pdmodel.report.words import NOTHING, gb_per_s, merged_sentences, percent, seconds
 from pdmodel.units import format_bytes
@@ -51,9 +52,12 @@ def kv_tier_document(  # noqa: PLR0917 (the parts of the page, in order)
     hazards = merged_sentences([text for tier in tiers for text in tier.hazards]) + _lost_leases(times)
     if hazards:
         sections.append(Section("Hazards", bullets=tuple(dict.fromkeys(hazards))))
-    if backend.assumed and (prefetches or hand_overs):
-        words = ", ".join(_plain(name) for name in backend.assumed)
-        sections.append(Section("Assumed", bullets=(f"{backend.name}: {words}",)))
+    words = ", ".join(_plain(name) for name in backend.assumed)
+    assumed = [f"{backend.name}: {words}"] if words and (prefetches or hand_overs) else []
+    if facts["load_by"] == LoadBy.KERNEL:
+        assumed.append("the kernels that load take no SMs from the forward pass")
+    if assumed:
+        sections.append(Section("Assumed", bullets=tuple(assumed)))
     title = f"{facts['cached_tokens']:,} cached and {facts['new_tokens']:,} new tokens of {facts['llm']}"
     told = [f"{key.replace('_', ' ')} {value}" for key, value in facts.items() if key not in _IN_TITLE]
     return Document(title, ", ".join([str(facts["hardware"]), *told]), tuple(sections), content, tuple(records))

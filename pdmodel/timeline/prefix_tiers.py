@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from pdmodel.costs.kv_layout.timing import PathTime
+from pdmodel.costs.fullest_port import PathTime, fullest_port
 from pdmodel.costs.kv_store import (
     Chunk,
     StoreConstants,
@@ -15,24 +15,23 @@ from pdmodel.costs.kv_store import (
     ThroughStore,
     Ways,
     get_terms,
+    page_objects,
     read_under_lease_s,
     through_store,
 )
 from pdmodel.costs.kv_tiers import (
-    PREFETCH_BATCH_PAGES,
     Fetched,
     Prefetch,
     Split,
     best_split,
     break_even_bytes_per_s,
     fetched_tokens,
-    fullest_port,
     layered_s,
     rank_layer_bytes,
     simple_break_even_bytes_per_s,
 )
-from pdmodel.costs.nic_choice import nic_order
-from pdmodel.engines.spec import EngineSpec
+from pdmodel.costs.nic_choice import nic_order, nics_of_memory
+from pdmodel.engines.spec import EngineSpec, LoadBy
 from pdmodel.engines.stores import LandsIn, Reach, StoreBackend
 from pdmodel.errors import CoverageError
 from pdmodel.hardware.ports import Route
@@ -48,7 +47,10 @@ STORE_LIMIT = "the store's own limit"
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A cached prefix and what follows it, pages and chunks [tokens]; its store, the engine, the queue before [s]."""
+    """A cached prefix and what follows it, pages and chunks [tokens]; its store, the engine, the queue before [s].
+
+    ``load_by``: who copies between host memory and HBM, None: as the engine does.
+    """
 
     cached_tokens: int
     new_tokens: int
@@ -58,6 +60,12 @@ class Prefix:
     constants: StoreConstants
     engine: EngineSpec
     queue_s: float = 0.0
+    load_by: LoadBy | None = None
+
+    @property
+    def loader(self) -> LoadBy:
+        """Who copies from host memory."""
+        return self.load_by or self.engine.load_by.value
 
     @property
     def prompt_tokens(self) -> int:
@@ -126,6 +134,10 @@ class PrefixStudy:
         self.tp_size = setting.placement.parallelism.tp_size
         self.decode = Box(setting.box.profile, "D")
         self.pass_layers = cache(lambda new, past: prefill_layers(setting, new, past))
+        # Objects of a page of a rank: as the engine's own connector cuts it, else as the backend says.
+        heads_objects = (asked.engine.page_objects or asked.backend.page_objects).value
+        self.page_objects = page_objects(setting.arch, heads_objects)
+        self.constants = replace(asked.constants, batch_objects=asked.backend.batch_pages.value * self.page_objects)
         self.layer_bytes = cache(
             lambda tokens: rank_layer_bytes(setting.arch, tokens, setting.kv_dtype, tp_size=self.tp_size)
         )
@@ -162,11 +174,13 @@ class PrefixStudy:
     def _paths(self, routes: Sequence[tuple[Route, float]], tokens: int, *boxes: Box) -> PathTime:
         """Each route with its share of a rank's bytes."""
         one = sum(self.layer_bytes(tokens))
-        return fullest_port([(route, share * one) for route, share in routes], *boxes)
+        capacity = {port.name: port.capacity_bytes_per_s for box in boxes for port in box.ports}
+        return fullest_port([(route, share * one) for route, share in routes], capacity)
 
     @cached_property
     def _host_routes(self) -> list[tuple[Route, float]]:
-        return [(host_to_gpu(self.setting.box, gpu), 1.0) for gpu in self.gpus]
+        by_kernel = self.asked.loader is LoadBy.KERNEL
+        return [(host_to_gpu(self.setting.box, gpu, by_kernel=by_kernel), 1.0) for gpu in self.gpus]
 
     def host_path(self, tokens: int) -> PathTime:
         """From host memory into HBM of all ranks."""
@@ -183,8 +197,7 @@ class PrefixStudy:
         found = []
         for gpu in self.gpus:
             socket = box.socket(box.gpu(gpu))
-            near = [nic for nic in range(box.nic_count) if box.socket(box.nic(nic)) == socket]
-            nics = near or list(range(box.nic_count))
+            nics = nics_of_memory(box, socket, range(box.nic_count))
             if not nics:
                 raise CoverageError(
                     f"{box.profile.name} has no NIC to reach {self.asked.backend.name} by", expected="a box with NICs"
@@ -210,14 +223,14 @@ class PrefixStudy:
         """Get of so many tokens: each rank asks for its own page objects, all ranks at once."""
         size = self.size_bytes(tokens)
         rate = size / bytes_s if bytes_s else math.inf
-        return get_terms(size, self.asked.pages(tokens), rate, self.asked.constants)
+        return get_terms(size, self.asked.pages(tokens) * self.page_objects, rate, self.constants)
 
     @property
     def lease_read_s(self) -> float:
         """How long the read of one batch of the prefix takes: what a lease must outlast [s]."""
         tokens = self.asked.cached_tokens
         size, bytes_s = self.size_bytes(tokens), self.fetch_path(tokens).time_s
-        return read_under_lease_s(size, self.asked.pages(tokens), size / bytes_s, self.asked.constants)
+        return read_under_lease_s(size, self.asked.pages(tokens) * self.page_objects, size / bytes_s, self.constants)
 
     # ---- one tier ----------------------------------------------------------------------------------------------------
     def _layers_s(self, tokens: int, time_s: float) -> list[float]:
@@ -294,17 +307,16 @@ class PrefixStudy:
         """What a prefetch brings into host memory, and when the prefill ends; times from the request's arrival."""
         asked = self.asked
         cached, size = asked.cached_tokens, self.size_bytes(asked.cached_tokens)
-        bytes_s = self.fetch_path(cached).time_s
-        batch = min(PREFETCH_BATCH_PAGES, asked.pages(cached))
-        calls = get_terms(1.0, batch, math.inf, asked.constants)
+        terms = self.fetch_terms(cached, self.fetch_path(cached).time_s)
         fetched = fetched_tokens(
             policy,
             cached,
             asked.page_tokens,
             size / cached,
-            size / bytes_s,
-            calls.control_s,
+            size / (terms.objects_s + terms.bytes_s),
+            self.constants.query_rpc_s,
             asked.queue_s,
+            asked.backend.batch_pages.value,
         )
         into = self.host_path(fetched.tokens).time_s if self._lands_in_host else 0.0
         done = self._done(fetched.tokens, self._layers_s(fetched.tokens, into), fetched.ready_s)
@@ -333,7 +345,7 @@ class PrefixStudy:
             size / straight.time_s,
             size / put.time_s,
             size / get.time_s,
-            asked.constants,
+            self.constants,
             setup_s=asked.engine.posting.request_overhead_us.value * US,
             replicas=backend.replicas.value,
             layers=self.setting.arch.layers,
@@ -353,9 +365,9 @@ class PrefixStudy:
                 Chunk(
                     self.pass_layers(end - at, at).time_s,
                     size,
-                    asked.pages(end) - asked.pages(past),
+                    (asked.pages(end) - asked.pages(past)) * self.page_objects,
                     min(size, self.size_bytes(had * asked.page_tokens)),
-                    had,
+                    had * self.page_objects,
                 )
             )
             at = end

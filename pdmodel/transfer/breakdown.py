@@ -24,34 +24,25 @@ from pdmodel.engines.spec import RouteRule
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.scenario import Through
-from pdmodel.transfer.control import control
 from pdmodel.transfer.layout import exchange_of
 from pdmodel.transfer.nics import Routes
-from pdmodel.units import GB, format_seconds
+from pdmodel.units import GB, US, format_seconds
 from pdmodel.workload.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class CheapestFix:
-    """What to change first (a lever of `pdmodel.costs.kv_layout`), how, and the time with it [s]."""
+class TransferTime:
+    """Where the time of one request's direct hand-over goes, alone on the ports and all of it ready to be sent [s].
 
-    lever: str
-    what: str
-    time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class TransferBreakdown:
-    """The hand-over of one request alone on the ports, all of it ready to be sent.
-
-    ``time_s`` = ``setup_s`` + max(``bandwidth_s``, ``descriptors_s``, ``messages_s``) + ``staging_s`` + ``control_s``
-    [s]. ``setup_s``: software of the request. ``staging_s``: packing of the first chunk and unpacking of the last.
-    ``control_s``: from the last byte until decode may schedule the request. ``port``: the fullest. ``run_bytes``: mean
-    length of a descriptor.
+    ``time_s`` = ``setup_s`` + max(``bandwidth_s``, ``descriptors_s``, ``messages_s``) + ``staging_s`` + ``control_s``.
+    ``setup_s``: software of the request. ``staging_s``: packing of the first chunk and unpacking of the last.
+    ``control_s``: from the last byte until decode may schedule the request. ``run_bytes``: mean length of a descriptor.
+    ``port``: the fullest one. ``fix``: the cheapest change that helps, with its ``fix_lever`` (of
+    `pdmodel.costs.kv_layout`) and the time with it; empty and None where none does.
     """
 
     request: str
-    size_bytes: float
+    bytes: float
     pairs: int
     senders: int
     descriptors: int
@@ -62,22 +53,15 @@ class TransferBreakdown:
     setup_s: float
     staging_s: float
     control_s: float
+    time_s: float
     bound_by: str
     port: str
-    fix: CheapestFix | None
-
-    @property
-    def latency_s(self) -> float:
-        """What no schedule hides: set-up, staging, control [s]."""
-        return self.setup_s + self.staging_s + self.control_s
-
-    @property
-    def time_s(self) -> float:
-        """The whole hand-over [s]."""
-        return self.latency_s + max(self.bandwidth_s, self.descriptors_s, self.messages_s)
+    fix_lever: str = ""
+    fix: str = ""
+    fix_time_s: float | None = None
 
 
-def transfer_breakdown(resolved: ResolvedScenario) -> tuple[TransferBreakdown, ...]:
+def transfer_breakdown(resolved: ResolvedScenario) -> tuple[TransferTime, ...]:
     """Where the time of each request's direct hand-over goes, on the scenario's boxes, layouts and engine.
 
     Returns: one per request in their order; none where KV goes through a store.
@@ -116,23 +100,25 @@ def _other_rules(resolved: ResolvedScenario) -> tuple[RouteRule, ...]:
     return tuple(rule for rule in NIC_CHOICES if rule is not resolved.route_rule)
 
 
-def _of_request(resolved: ResolvedScenario, request: Request, routes: dict[RouteRule, Routes]) -> TransferBreakdown:
+def _of_request(resolved: ResolvedScenario, request: Request, routes: dict[RouteRule, Routes]) -> TransferTime:
     setting = _setting(resolved, resolved.prefill[request.instance], routes)
     exchange = exchange_of(resolved, request)
     kept = caches(resolved.arch, request.input_tokens, resolved.spec.kv_dtype)
     found = hand_over(exchange, kept, setting)
     best = cheapest(found, fixes(exchange, kept, setting))
-    after = control(resolved, request).hand_over_s
-    fix = None if best is None else CheapestFix(best.lever.value, best.what, best.result.terms.time_s + after)
-    return _row(request.name, found, after, fix)
+    row = _row(request.name, found, resolved.engine.control.hand_over_us.value * US)
+    if best is None:
+        return row
+    with_it = best.result.terms.time_s + row.control_s
+    return replace(row, fix_lever=best.lever.value, fix=best.what, fix_time_s=with_it)
 
 
-def _row(request: str, found: HandOver, control_s: float, fix: CheapestFix | None) -> TransferBreakdown:
+def _row(request: str, found: HandOver, control_s: float) -> TransferTime:
     terms = found.terms
     latest = max(terms.bandwidth_s, terms.descriptors_s, terms.messages_s, terms.setup_s, terms.staging_s)
-    return TransferBreakdown(
+    return TransferTime(
         request=request,
-        size_bytes=found.size_bytes,
+        bytes=found.size_bytes,
         pairs=len(found.pairs),
         senders=found.senders,
         descriptors=found.descriptors,
@@ -143,9 +129,9 @@ def _row(request: str, found: HandOver, control_s: float, fix: CheapestFix | Non
         setup_s=terms.setup_s,
         staging_s=terms.staging_s,
         control_s=control_s,
+        time_s=terms.time_s + control_s,
         bound_by="control" if control_s > latest else terms.bound_by.value,
         port=found.path.port,
-        fix=fix,
     )
 
 

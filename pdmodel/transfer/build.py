@@ -52,8 +52,8 @@ def build_transfers(resolved: ResolvedScenario, timeline: Timeline, lists: NicLi
     flows, turns = received_in_turn(
         resolved, flows, routes.capacity | {port.name: port.capacity_bytes_per_s for port in ports}
     )
-    more, limits = ways.settled(tiers, routes.capacity) if ways else (tiers, ())
-    flows, ports = (*flows, *more), (*ports, *turns, *limits)
+    limits = ways.crossed(tiers) if ways else ()
+    flows, ports = (*flows, *tiers), (*ports, *turns, *limits)
     return Transfers(flows, ports, (*gpu_pools(resolved, marks_of, flows), *host_pools(resolved, flows)))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pdmodel.costs.kv_store import objects_of
 from pdmodel.hardware.routes import host_to_gpu
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
-from pdmodel.scenario import LoadBy
 from pdmodel.transfer.flows import Flow, FlowKind
 from pdmodel.transfer.marks import ChunkMarks, LayerKv, Steps, layers_kv
 from pdmodel.transfer.sends import source_layout, splits
@@ -30,7 +30,6 @@ def loads(
         return []
     box = resolved.prefill_box
     kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
-    by_kernel = resolved.spec.cache.load_by is LoadBy.KERNEL
     found = []
     for rank, gpu in enumerate(placement.gpus):
         shares = rank_shares(resolved, kv, rank)
@@ -49,7 +48,7 @@ def loads(
                 lane=lane,
                 source=box.port_name(box.socket(box.gpu(gpu)), "host_memory"),
                 destination=box.port_name(box.gpu(gpu)),
-                routes=(host_to_gpu(box, gpu, by_kernel=by_kernel),),
+                routes=(host_to_gpu(box, gpu, by_kernel=resolved.loads_by_kernel),),
                 release=release,
                 due=due,
             )
@@ -72,8 +71,16 @@ def prefix_bytes(kv: Sequence[LayerKv], shares: Shares, tokens: int) -> float:
 
 
 def page_bytes(resolved: ResolvedScenario, kv: Sequence[LayerKv], shares: Shares) -> float:
-    """One object of a store: a page of a rank, all layers [byte]."""
+    """A page of a rank, all layers [byte]."""
     return resolved.page_tokens * sum(part.bytes_per_token * shares.get(part.heads, 0.0) for part in kv)
+
+
+def object_bytes(resolved: ResolvedScenario, kv: Sequence[LayerKv], shares: Shares) -> float:
+    """One object of a store, in the mean: a page of a rank, all layers, or as the connector cuts it [byte]."""
+    if resolved.store is None:
+        return 0.0
+    kinds = [part.heads for part in kv if part.bytes_per_token and shares.get(part.heads)]
+    return page_bytes(resolved, kv, shares) / max(1, objects_of(kinds, resolved.store.page_objects))
 
 
 def _load_steps(chunk: ChunkMarks, sizes: Sequence[float]) -> tuple[Steps, Steps]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pdmodel.costs.fullest_port import fullest_port
 from pdmodel.costs.kv_tiers import PREFETCH_THRESHOLD_TOKENS, Fetched, fetched_tokens
 from pdmodel.costs.kv_tiers import Prefetch as Policy
-from pdmodel.hardware.ports import Route
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.scenario import Prefetch
 from pdmodel.timeline.build import timeline
 from pdmodel.timeline.clock import phase_times
+from pdmodel.timeline.phases import Clock, Lane
 from pdmodel.transfer.flows import Flow, FlowKind
-from pdmodel.transfer.loads import page_bytes, prefix_bytes, rank_shares
-from pdmodel.transfer.marks import ChunkMarks, layers_kv
-from pdmodel.transfer.store import StoreWays
+from pdmodel.transfer.loads import object_bytes, prefix_bytes, rank_shares
+from pdmodel.transfer.marks import ChunkMarks, LayerKv, layers_kv
+from pdmodel.transfer.store import Asking, StoreWays
 from pdmodel.workload.request import CacheTier, Request
 
 
@@ -43,28 +43,36 @@ def prefetches(
         return []
     box = resolved.prefill_box
     kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
-    batches = -(-tokens // (resolved.page_tokens * ways.store.constants.batch_objects))
-    lease_s = ways.store.lease_s * batches
+    lease_s = ways.store.lease_s * math.ceil(tokens / (resolved.page_tokens * ways.store.batch_pages))
+    asked = _asked(resolved, placement, kv, ways, tokens)
+    return [
+        Flow(
+            name=f"{request.name}/prefetch/{box.node}{one.gpu}",
+            kind=FlowKind.LOAD,
+            request=request.name,
+            lane=lane,
+            source=box.port_name("store"),
+            destination=box.port_name(box.socket(box.gpu(one.gpu)), "host_memory"),
+            routes=(route,),
+            release=((0, one.size_bytes),),
+            due=((chunks[0].start - 1, one.size_bytes),),
+            lease_s=None if math.isinf(lease_s) else lease_s,
+        )
+        for one, route in zip(asked, ways.in_series(asked), strict=True)
+    ]
+
+
+def _asked(
+    resolved: ResolvedScenario, placement: Placement, kv: Sequence[LayerKv], ways: StoreWays, tokens: int
+) -> list[Asking]:
+    """What each rank fetches of the last ``tokens`` of a prefix."""
     found = []
     for rank, gpu in enumerate(placement.gpus):
         shares = rank_shares(resolved, kv, rank)
         size = prefix_bytes(kv, shares, tokens)
-        if not size:
-            continue
-        found.append(
-            Flow(
-                name=f"{request.name}/prefetch/{box.node}{gpu}",
-                kind=FlowKind.LOAD,
-                request=request.name,
-                lane=lane,
-                source=box.port_name("store"),
-                destination=box.port_name(box.socket(box.gpu(gpu)), "host_memory"),
-                routes=(ways.fetch(gpu, page_bytes(resolved, kv, shares)),),
-                release=((0, size),),
-                due=((chunks[0].start - 1, size),),
-                lease_s=None if math.isinf(lease_s) else lease_s,
-            )
-        )
+        if size:
+            objects = object_bytes(resolved, kv, shares)
+            found.append(Asking(resolved.prefill_box, gpu, ways.fetch(gpu), size, objects, put=False))
     return found
 
 
@@ -118,14 +126,28 @@ def settled(resolved: ResolvedScenario) -> ResolvedScenario:
 def queueing_s(resolved: ResolvedScenario) -> Mapping[str, float]:
     """How long each request waits for those before it on its lane, on the clock without KV [s]."""
     built = timeline(resolved)
-    waits = {request.name: 0.0 for request in resolved.requests}
-    for k, lane in enumerate(built.lanes):
-        start = phase_times(built.clock, k, [phase.not_before_s for phase in lane.phases])[0]
+    return {request.name: 0.0 for request in resolved.requests} | waits_s(built.lanes, built.clock)
+
+
+def waits_s(lanes: Sequence[Lane], clock: Clock) -> dict[str, float]:
+    """`queueing_s` of lanes and their clock, by request [s]."""
+    waits: dict[str, float] = {}
+    for k, lane in enumerate(lanes):
+        start = phase_times(clock, k, [phase.not_before_s for phase in lane.phases])[0]
         first: dict[str, int] = {}
         for i, phase in enumerate(lane.phases):
             first.setdefault(phase.request, i)
         waits |= {name: max(0.0, float(start[i]) - lane.phases[i].not_before_s) for name, i in first.items()}
     return waits
+
+
+def fetch_alone_s(resolved: ResolvedScenario, request: Request) -> float:
+    """What a request's prefetch takes alone, without its calls; 0 where nothing is fetched [s]."""
+    ways, tokens = StoreWays.of(resolved), request.cached_by(CacheTier.STORE)
+    if ways is None or not tokens:
+        return 0.0
+    rate, per_token = _path(resolved, request, ways)
+    return tokens * per_token / rate
 
 
 def _whole(resolved: ResolvedScenario, request: Request) -> int:
@@ -143,25 +165,17 @@ def _fetched(resolved: ResolvedScenario, request: Request, ways: StoreWays, queu
         rate,
         setup_s=ways.store.constants.query_rpc_s,
         queue_s=queue_s,
-        batch_pages=ways.store.constants.batch_objects,
+        batch_pages=ways.store.batch_pages,
     )
 
 
 def _path(resolved: ResolvedScenario, request: Request, ways: StoreWays) -> tuple[float, float]:
     """What all ranks of a request fetch together: their rate alone [byte/s], and bytes of a token [byte]."""
-    kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
-    load: dict[str, float] = defaultdict(float)
-    total = 0.0
-    for rank, gpu in enumerate(resolved.prefill[request.instance].gpus):
-        shares = rank_shares(resolved, kv, rank)
-        size = page_bytes(resolved, kv, shares)
-        route: Route = ways.fetch(gpu, size)
-        total += size
-        for name, multiplicity in route.ports.items():
-            load[name] += multiplicity * size
-    capacity = {port.name: port.capacity_bytes_per_s for port in (*resolved.ports, *ways.ports)}
-    page_s = max(size / capacity[name] for name, size in load.items())
-    return total / page_s, total / resolved.page_tokens
+    kv = [part.scaled(1.0, 0.0) for part in layers_kv(resolved.arch, resolved.spec.kv_dtype, request)]
+    asked = _asked(resolved, resolved.prefill[request.instance], kv, ways, resolved.page_tokens)
+    total = sum(one.size_bytes for one in asked)
+    moved = [(route, one.size_bytes) for one, route in zip(asked, ways.in_series(asked), strict=True)]
+    return total / fullest_port(moved, ways.capacity).time_s, total / resolved.page_tokens
 
 
 def _cut(resolved: ResolvedScenario, found: Mapping[str, Fetched]) -> ResolvedScenario:

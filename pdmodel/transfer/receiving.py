@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pdmodel.costs.fullest_port import fullest_port
 from pdmodel.hardware.ports import Port, PortKind
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.spec import SourceKind
@@ -79,12 +80,11 @@ def _rates(flows: Sequence[Flow], capacity: Mapping[str, float]) -> dict[str, fl
         together[flow.request, flow.source].append(flow)
     found: dict[str, float] = {}
     for group in together.values():
-        load: dict[str, float] = defaultdict(float)
-        for flow in group:
-            for route, share in zip(flow.routes, flow.split, strict=True):
-                for name, crossings in route.ports.items():
-                    load[name] += crossings * share * flow.volume_bytes
-        longest = max(size / capacity[name] for name, size in load.items())
-        rate = sum(flow.volume_bytes for flow in group) / longest
+        moved = [
+            (route, share * flow.volume_bytes)
+            for flow in group
+            for route, share in zip(flow.routes, flow.split, strict=True)
+        ]
+        rate = sum(flow.volume_bytes for flow in group) / fullest_port(moved, capacity).time_s
         found |= dict.fromkeys((flow.name for flow in group), rate)
     return found

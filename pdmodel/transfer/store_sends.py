@@ -7,21 +7,27 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pdmodel.costs.fullest_port import fullest_port
+from pdmodel.hardware.ports import Route
+from pdmodel.hardware.routes import merge
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.timeline.clock import phase_times
 from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.flows import Flow, FlowKind
-from pdmodel.transfer.loads import page_bytes, rank_shares
+from pdmodel.transfer.loads import object_bytes, rank_shares
 from pdmodel.transfer.marks import ChunkMarks, LayerKv, Steps, layers_kv, release_steps
-from pdmodel.transfer.sends import Part, Parts, parts_of
-from pdmodel.transfer.store import StoreWays
+from pdmodel.transfer.sends import Part, parts_of
+from pdmodel.transfer.store import Asking, StoreWays
 from pdmodel.workload.request import CacheTier, Request
 
 
 @dataclass(frozen=True, slots=True)
 class _Got:
-    """What one decode rank gets of what one prefill rank put. ``put_share``: of these bytes, those put for it alone."""
+    """What one decode rank gets of what one prefill rank put. ``put_share``: of these bytes, those put for it alone.
+
+    ``label``: of what is in the store already. ``release`` and ``size_bytes`` of the flow, once they are known.
+    """
 
     source_rank: int
     destination_rank: int
@@ -30,6 +36,9 @@ class _Got:
     put_object_bytes: float
     get_object_bytes: float
     name: str
+    label: str = ""
+    release: Steps = ()
+    size_bytes: float = 0.0
 
 
 def store_sends(
@@ -53,31 +62,49 @@ def store_sends(
     """
     kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
     start_s = _starts(timeline, lane)
-    found = []
-    for got in _gets(resolved, request, kv):
-        source, target = placement.gpus[got.source_rank], resolved.decode.gpus[got.destination_rank]
-        box, other = resolved.prefill_box, resolved.decode_box
-        objects = got.put_object_bytes, got.get_object_bytes
-        for label, release in _releases(resolved, request, chunks, _of(kv, got.shares)):
-            size = sum(step for _, step in release)
-            if not size:
-                continue
-            put_share = 0.0 if label else got.put_share
-            found.append(
-                Flow(
-                    name=f"{request.name}/send/{box.node}{source}>{other.node}{target}{got.name}{label}",
-                    kind=FlowKind.SEND,
-                    request=request.name,
-                    lane=lane,
-                    source=box.port_name("store") if label else box.port_name(box.gpu(source)),
-                    destination=other.port_name(other.gpu(target)),
-                    routes=(ways.send(source, target, put_share, objects),),
-                    release=release,
-                    due=((chunks[-1].end, size),),
-                    lease_s=_lease_s(ways, release, start_s, got.get_object_bytes),
-                )
-            )
-    return found
+    box, other, gpus = resolved.prefill_box, resolved.decode_box, placement.gpus
+    gots = [
+        replace(got, label=label, put_share=0.0 if label else got.put_share, size_bytes=size, release=release)
+        for got in _gets(resolved, request, kv)
+        for label, release in _releases(resolved, request, chunks, _of(kv, got.shares))
+        if (size := sum(step for _, step in release))
+    ]
+    return [
+        Flow(
+            name=f"{request.name}/send/{box.node}{gpus[got.source_rank]}"
+            f">{other.node}{resolved.decode.gpus[got.destination_rank]}{got.name}{got.label}",
+            kind=FlowKind.SEND,
+            request=request.name,
+            lane=lane,
+            source=box.port_name("store") if got.label else box.port_name(box.gpu(gpus[got.source_rank])),
+            destination=other.port_name(other.gpu(resolved.decode.gpus[got.destination_rank])),
+            routes=(_chain(*((put, get) if got.put_share else (get,))),),
+            release=got.release,
+            due=((chunks[-1].end, got.size_bytes),),
+            lease_s=_lease_s(ways, got, start_s),
+        )
+        for got, put, get in zip(gots, *_routes(resolved, gpus, gots, ways), strict=True)
+    ]
+
+
+def _routes(
+    resolved: ResolvedScenario, gpus: Sequence[int], gots: Sequence[_Got], ways: StoreWays
+) -> tuple[list[Route], list[Route]]:
+    """Ways of the puts and of the gets, with the time of the clients."""
+    puts, gets = [], []
+    for got in gots:
+        source, target, size = gpus[got.source_rank], resolved.decode.gpus[got.destination_rank], got.size_bytes
+        put, get = ways.put_and_get(source, target, got.put_share)
+        objects = got.put_object_bytes
+        puts.append(Asking(resolved.prefill_box, source, put, size, objects, put=True, share=got.put_share))
+        gets.append(Asking(resolved.decode_box, target, get, size, got.get_object_bytes, put=False))
+    return ways.in_series(puts), ways.in_series(gets)
+
+
+def _chain(*legs: Route) -> Route:
+    """A put and the get that follows it (or the get alone), as one fluid flow."""
+    # Each copy engine on the way is one stage of a fluid, not a queue of its own.
+    return replace(merge(*legs, name=">store>".join(leg.name for leg in legs)), fifo=False)
 
 
 def forwarded_s(resolved: ResolvedScenario, request: Request) -> float:
@@ -96,18 +123,14 @@ def forwarded_s(resolved: ResolvedScenario, request: Request) -> float:
         return 0.0
     kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
     *_, (last, _) = request.chunks(resolved.spec.prefill.chunk_tokens)
-    tokens = min(last, resolved.page_tokens * ways.store.constants.batch_objects)
-    gpus = resolved.prefill[request.instance].gpus
-    loads: tuple[dict[str, float], dict[str, float]] = defaultdict(float), defaultdict(float)
+    tokens = min(last, resolved.page_tokens * ways.store.batch_pages)
+    gots = []
     for got in _gets(resolved, request, kv):
         size = tokens * sum(one.bytes_per_token for one in _of(kv, got.shares))
-        source, target = gpus[got.source_rank], resolved.decode.gpus[got.destination_rank]
-        objects = got.put_object_bytes, got.get_object_bytes
-        for load, route in zip(loads, ways.put_and_get(source, target, got.put_share, objects), strict=True):
-            for name, multiplicity in route.ports.items():
-                load[name] += multiplicity * size
-    capacity = {port.name: port.capacity_bytes_per_s for port in (*resolved.ports, *ways.ports)}
-    return min(max((size / capacity[name] for name, size in load.items()), default=0.0) for load in loads)
+        gots.append(replace(got, size_bytes=size))
+    sizes = [got.size_bytes for got in gots]
+    legs = _routes(resolved, resolved.prefill[request.instance].gpus, gots, ways)
+    return min(fullest_port(zip(routes, sizes, strict=True), ways.capacity).time_s for routes in legs)
 
 
 def _gets(resolved: ResolvedScenario, request: Request, kv: Sequence[LayerKv]) -> Iterator[_Got]:
@@ -127,19 +150,14 @@ def _gets(resolved: ResolvedScenario, request: Request, kv: Sequence[LayerKv]) -
                 destination_rank=part.destination_rank,
                 shares={key: share for key, share in part.shares if key[0] == heads},
                 put_share=min(1.0, held[heads] / taken[rank, heads]),
-                put_object_bytes=page_bytes(resolved, kv, {heads: held[heads]}),
-                get_object_bytes=_page_of(resolved, kv, part, heads),
+                put_object_bytes=object_bytes(resolved, kv, {heads: held[heads]}),
+                get_object_bytes=object_bytes(resolved, kv, {heads: dict(part.shares).get((heads, True), 0.0)}),
                 name="" if len(kinds) == 1 else f"/{'latent' if heads is None else f'{heads}_heads'}",
             )
 
 
 def _grows(kv: Sequence[LayerKv], heads: int | None) -> bool:
     return any(part.bytes_per_token and part.heads == heads for part in kv)
-
-
-def _page_of(resolved: ResolvedScenario, kv: Sequence[LayerKv], part: Parts, heads: int | None) -> float:
-    share = dict(part.shares).get((heads, True), 0.0)
-    return page_bytes(resolved, kv, {heads: share})
 
 
 def _of(kv: Sequence[LayerKv], shares: Mapping[Part, float]) -> list[LayerKv]:
@@ -170,10 +188,10 @@ def _starts(timeline: Timeline, lane: str) -> list[float]:
     return [*start.tolist(), float(end[-1])]
 
 
-def _lease_s(ways: StoreWays, release: Steps, start_s: Sequence[float], object_bytes: float) -> float | None:
+def _lease_s(ways: StoreWays, got: _Got, start_s: Sequence[float]) -> float | None:
     if math.isinf(ways.store.lease_s):
         return None
-    last, size = release[-1]
-    objects = math.ceil(size / object_bytes) if object_bytes else 1
+    last, size = got.release[-1]
+    objects = math.ceil(size / got.get_object_bytes) if got.get_object_bytes else 1
     batches = math.ceil(objects / ways.store.constants.batch_objects)
-    return start_s[last] - start_s[release[0][0]] + batches * ways.store.lease_s
+    return start_s[last] - start_s[got.release[0][0]] + batches * ways.store.lease_s

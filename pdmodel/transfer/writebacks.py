@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pdmodel.costs.context_parallel import CpExchange
 from pdmodel.hardware.ports import Route
 from pdmodel.hardware.routes import gpu_to_host, merge
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
-from pdmodel.scenario import LoadBy, WritePolicy
+from pdmodel.scenario import WritePolicy
 from pdmodel.transfer.flows import Flow, FlowKind
-from pdmodel.transfer.loads import Shares, page_bytes, rank_shares
+from pdmodel.transfer.loads import Shares, object_bytes, rank_shares
 from pdmodel.transfer.marks import ChunkMarks, LayerKv, layers_kv
-from pdmodel.transfer.store import StoreWays
+from pdmodel.transfer.store import Asking, StoreWays
 from pdmodel.workload.request import CacheTier, Request
 
 
@@ -43,34 +44,71 @@ def writebacks(
     policy = resolved.spec.cache.write_policy
     if policy is None:
         return []
-    box = resolved.prefill_box
-    kv = layers_kv(resolved.arch, resolved.spec.kv_dtype, request)
     start = chunks[0].start if policy is WritePolicy.WRITE_BACK else chunks[-1].end
-    tokens, states = _written(request, policy)
-    found = []
+    return [_flow(resolved, request, lane, start, part) for part in _copied(resolved, request, placement, ways)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one rank writes to one end."""
+
+    end: str
+    gpu: int
+    size_bytes: float
+    route: Route
+
+
+def _copied(
+    resolved: ResolvedScenario, request: Request, placement: Placement, ways: StoreWays | None
+) -> Iterator[_Part]:
+    """What each rank copies into host memory alone, and what goes on from there into the store."""
+    kv, box = layers_kv(resolved.arch, resolved.spec.kv_dtype, request), resolved.prefill_box
+    backups = []
     for rank, gpu in enumerate(placement.gpus):
-        for end, shares, route in _parts(resolved, kv, rank, gpu, ways):
-            size = sum(
-                (tokens * part.bytes_per_token + (part.constant_bytes if states else 0.0)) * shares.get(part.heads, 0.0)
-                for part in kv
-            )
-            if not size:
-                continue
-            home = box.port_name(box.socket(box.gpu(gpu)), "host_memory")
-            found.append(
-                Flow(
-                    name=f"{request.name}/writeback/{box.node}{gpu}>{end}",
-                    kind=FlowKind.WRITEBACK,
-                    request=request.name,
-                    lane=lane,
-                    source=box.port_name(box.gpu(gpu)),
-                    destination=home if end == "host" else box.port_name("store"),
-                    routes=(route,),
-                    release=((start, size),),
-                    due=(),
-                )
-            )
-    return found
+        shares = rank_shares(resolved, kv, rank)
+        stored = {heads: share for heads, share in shares.items() if _is_stored(resolved, heads, rank)}
+        kept = {heads: share for heads, share in shares.items() if heads not in stored}
+        size = _size(resolved, request, kv, kept)
+        if size:
+            yield _Part("host", gpu, size, _copy(resolved, gpu))
+        size = _size(resolved, request, kv, stored)
+        if size and ways is not None:
+            backups.append(Asking(box, gpu, ways.backup(gpu), size, object_bytes(resolved, kv, stored), put=True))
+    if ways is not None:
+        for one, route in zip(backups, ways.in_series(backups), strict=True):
+            yield _Part("store", one.gpu, one.size_bytes, merge(_copy(resolved, one.gpu), route))
+
+
+def _flow(resolved: ResolvedScenario, request: Request, lane: str, start: int, part: _Part) -> Flow:
+    box = resolved.prefill_box
+    home = box.port_name(box.socket(box.gpu(part.gpu)), "host_memory")
+    return Flow(
+        name=f"{request.name}/writeback/{box.node}{part.gpu}>{part.end}",
+        kind=FlowKind.WRITEBACK,
+        request=request.name,
+        lane=lane,
+        source=box.port_name(box.gpu(part.gpu)),
+        destination=home if part.end == "host" else box.port_name("store"),
+        routes=(part.route,),
+        release=((start, part.size_bytes),),
+        due=(),
+    )
+
+
+def _copy(resolved: ResolvedScenario, gpu: int) -> Route:
+    return gpu_to_host(resolved.prefill_box, gpu, by_kernel=resolved.loads_by_kernel)
+
+
+def _size(resolved: ResolvedScenario, request: Request, kv: Sequence[LayerKv], shares: Shares) -> float:
+    """What the policy writes of these shares of the KV [byte]."""
+    policy = resolved.spec.cache.write_policy
+    if policy is None:
+        return 0.0
+    tokens, states = _written(request, policy)
+    return sum(
+        (tokens * part.bytes_per_token + (part.constant_bytes if states else 0.0)) * shares.get(part.heads, 0.0)
+        for part in kv
+    )
 
 
 def _written(request: Request, policy: WritePolicy) -> tuple[int, bool]:
@@ -82,24 +120,10 @@ def _written(request: Request, policy: WritePolicy) -> tuple[int, bool]:
     }[policy]
 
 
-def _parts(
-    resolved: ResolvedScenario, kv: Sequence[LayerKv], rank: int, gpu: int, ways: StoreWays | None
-) -> Iterator[tuple[str, Shares, Route]]:
-    """(where it ends, what of the KV goes there, the way) of a rank's write-backs."""
-    box = resolved.prefill_box
-    shares = rank_shares(resolved, kv, rank)
-    copy = gpu_to_host(box, gpu, by_kernel=resolved.spec.cache.load_by is LoadBy.KERNEL)
-    to_store = resolved.spec.cache.write_to is CacheTier.STORE
-    stored = {heads: share for heads, share in shares.items() if to_store and _stores(resolved, heads, rank)}
-    kept = {heads: share for heads, share in shares.items() if heads not in stored}
-    if kept:
-        yield "host", kept, copy
-    if stored and ways is not None:
-        yield "store", stored, merge(copy, ways.backup(gpu, page_bytes(resolved, kv, stored)))
-
-
-def _stores(resolved: ResolvedScenario, heads: int | None, rank: int) -> bool:
+def _is_stored(resolved: ResolvedScenario, heads: int | None, rank: int) -> bool:
     """Whether a rank writes what it holds of a kind of KV into the store."""
+    if resolved.spec.cache.write_to is not CacheTier.STORE:
+        return False
     part = resolved.spec.prefill
     cp_rank, tp_rank = divmod(rank, part.tp_size)
     tokens_differ = part.cp_exchange is CpExchange.RING

@@ -43,7 +43,8 @@ def test_json_is_what_the_formulas_say(pdmodel: Program) -> None:
     )  # fmt: skip
     assert found["hbm_s"] == pytest.approx(step["time_s"])
     assert hbm["prefill_s"] == found["hbm_s"]
-    terms = get_terms(size, 128, store["rate_bytes_per_s"], backend_constants(load_store("mooncake_store")))
+    # 128 pages, keys and values apart
+    terms = get_terms(size, 256, store["rate_bytes_per_s"], backend_constants(load_store("mooncake_store")))
     assert store["control_s"] == pytest.approx(terms.control_s)
     assert store["load_s"] == pytest.approx(terms.time_s + host["load_s"])
     assert store["prefill_s"] == pytest.approx(terms.time_s + host["prefill_s"])
@@ -186,3 +187,15 @@ def test_what_is_wrong_is_said_in_one_line(pdmodel: Program, words: tuple[str, .
     assert run.out == ""
     assert message in run.err
     assert run.err.count("\n") == 1
+
+
+def test_who_loads(pdmodel: Program) -> None:
+    """As the engine does, unless asked for: a kernel's short reads put more requests on what leaves the GPU."""
+    words = (*TURN, "--tier", "host_memory")
+    found = {by: document(pdmodel, *words, *by)["load_by"] for by in ((), ("--engine", "vllm_nixl"))}
+    assert found == {(): "kernel", ("--engine", "vllm_nixl"): "copy_engine"}
+    assert document(pdmodel, *words, "--load-by", "copy_engine")["load_by"] == "copy_engine"
+    assert "take no SMs" in pdmodel(*words).out
+    assert "take no SMs" not in pdmodel(*words, "--load-by", "copy_engine").out
+    run = pdmodel(*words, "--load-by", "kernels")
+    assert run.code != 0 and "--load-by" in run.err and "copy_engine" in run.err

@@ -143,7 +143,7 @@ def test_replicas_are_written_by_the_client():
 
 
 def test_constants_of_backends():
-    constants = backend_constants(load_store("mooncake_store_tcp"))
+    constants = backend_constants(load_store("mooncake_store_tcp"), page_objects=1)
     shipped = MOONCAKE_STORE_TCP
     names = ("query_rpc_s", "put_rpc_s", "object_put_s", "object_get_s", "batch_objects", "lease_s")
     assert [getattr(constants, name) for name in names] == pytest.approx([getattr(shipped, name) for name in names])

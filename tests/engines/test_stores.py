@@ -49,7 +49,8 @@ def bad_file(tmp_path: Path, **changes: object) -> Path:
     ("changes", "message"),
     [
         ({"lease": 3}, "lease: unknown key"),
-        ({"batch_objects": {"value": 0, "source": "hicache"}}, "batch_objects"),
+        ({"batch_pages": {"value": 0, "source": "hicache"}}, "batch_pages"),
+        ({"page_objects": {"value": 0, "source": "hicache_file"}}, "page_objects"),
         ({"lease_s": {"value": 0, "source": "hicache"}}, "lease_s"),
         ({"replicas": {"value": 1, "source": "nobody"}}, "'nobody', which is not in sources"),
         ({"read_gb_per_s": None}, "disks of the box need read_gb_per_s"),

@@ -4,11 +4,12 @@ import pytest
 from sample_plan import sample_plan
 from syrupy.assertion import SnapshotAssertion
 
-from pdmodel.answer import FlowResult, MemoryResult, ReuseResult, SolverResult, TransferTime, VerdictKind
+from pdmodel.answer import FlowResult, MemoryResult, ReuseResult, SolverResult, VerdictKind
 from pdmodel.report import plan_document, to_markdown, to_text
 from pdmodel.report.document import Document, Section
 from pdmodel.report.text import best_simple_rule, port_groups
 from pdmodel.spec import SourceKind
+from pdmodel.transfer.breakdown import TransferTime
 
 PLAN = sample_plan()
 

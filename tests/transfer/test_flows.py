@@ -239,7 +239,7 @@ def test_staged_kv_crosses_host_memory_twice_on_either_side(variant) -> None:
 
 
 def test_loads_queue_on_the_copy_engine_of_their_gpu(variant) -> None:
-    for flow in flows_of(variant("rtx5090_staged"), FlowKind.LOAD):
+    for flow in flows_of(variant("rtx5090_staged", {"cache": {"load_by": "copy_engine"}}), FlowKind.LOAD):
         (route,) = flow.routes
         assert route.fifo and route.device == f"{flow.destination}/h2d"
 

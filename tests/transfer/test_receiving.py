@@ -111,7 +111,7 @@ def test_slow_senders_to_one_fast_rank(variant: Any) -> None:
     assert row.port == port.name == "D/gpu0/receiving"
     alone = float(simulate(data, "unmanaged").decode_stall_s[0])
     assert row.bandwidth_s == pytest.approx(alone, rel=1e-6)
-    assert row.bandwidth_s == pytest.approx(row.size_bytes / port.capacity_bytes_per_s)
+    assert row.bandwidth_s == pytest.approx(row.bytes / port.capacity_bytes_per_s)
     rx = next(port for port in data.ports if port.name == "D/nic0/rx")
     assert port.capacity_bytes_per_s < 0.6 * rx.capacity_bytes_per_s
 

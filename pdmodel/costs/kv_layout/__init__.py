@@ -4,6 +4,7 @@
 `pairs` who sends what, `law` and `timing` how long it takes, `fixes` what would make it faster.
 """
 
+from pdmodel.costs.fullest_port import PathTime
 from pdmodel.costs.kv_layout.caches import Cache, caches
 from pdmodel.costs.kv_layout.descriptors import Order, Pages, Side, descriptors
 from pdmodel.costs.kv_layout.fixes import Fix, Lever, cheapest, fixes
@@ -22,7 +23,6 @@ from pdmodel.costs.kv_layout.pairs import CopySender, Exchange, Pair, Placement,
 from pdmodel.costs.kv_layout.timing import (
     HandOver,
     Path,
-    PathTime,
     Setting,
     box_choices,
     box_path,

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from pdmodel.costs.fullest_port import PathTime
 from pdmodel.costs.kv_layout.caches import Cache
 from pdmodel.costs.kv_layout.descriptors import Order
 from pdmodel.costs.kv_layout.pairs import CopySender, Exchange, Pair
-from pdmodel.costs.kv_layout.timing import HandOver, PathTime, Setting, hand_over
+from pdmodel.costs.kv_layout.timing import HandOver, Setting, hand_over
 from pdmodel.engines.spec import ContextSenders
 
 # Tokens of a staged chunk: SGLang's default --chunked-prefill-size.

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pdmodel.costs.fullest_port import PathTime, fullest_port
 from pdmodel.costs.kv_layout.caches import Cache
 from pdmodel.costs.kv_layout.law import MOONCAKE_SLICES, Slicing, Terms, slices, staging_s, transfer_terms
 from pdmodel.costs.kv_layout.pairs import Exchange, Pair, pairs
@@ -21,16 +22,6 @@ from pdmodel.units import GB, US
 NIC_BYTES_PER_S = 48.9 * GB
 # Memory of an RTX PRO 6000 Blackwell, 1,792 GB/s (NVIDIA data sheet): what packs and unpacks without a box.
 HBM_BYTES_PER_S = 1792 * GB
-
-
-@dataclass(frozen=True, slots=True)
-class PathTime:
-    """The port that takes longest: its time [s], its name, its rate [byte/s]; hazards of the routes."""
-
-    time_s: float
-    port: str
-    bytes_per_s: float
-    hazards: tuple[str, ...] = ()
 
 
 Path = Callable[[Sequence[Pair]], PathTime]
@@ -73,16 +64,12 @@ def route_path(ways: Callable[[int, int], Sequence[Way]], capacity: Mapping[str,
     """
 
     def time(found: Sequence[Pair]) -> PathTime:
-        load: dict[str, float] = defaultdict(float)
-        hazards: dict[str, None] = {}
-        for pair in found:
-            for way in ways(pair.source_rank, pair.destination_rank):
-                if way.share > 0:
-                    hazards.update(dict.fromkeys(way.route.hazards))
-                for name, multiplicity in way.route.ports.items():
-                    load[name] += multiplicity * way.share * pair.size_bytes
-        port = max(load, key=lambda name: load[name] / capacity[name])
-        return PathTime(load[port] / capacity[port], port, capacity[port], tuple(hazards))
+        moved = (
+            (way.route, way.share * pair.size_bytes)
+            for pair in found
+            for way in ways(pair.source_rank, pair.destination_rank)
+        )
+        return fullest_port(moved, capacity)
 
     return time
 

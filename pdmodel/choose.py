@@ -355,19 +355,21 @@ def _shadow_price(data: AllocationData, found: _Found) -> FloatArray | None:
 
 
 def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: float, wall_s: float) -> SolverResult:
+    """How the plan was found. What a program says of itself is not what a rule that beats it is worth."""
     solution, rule = found.solution, "" if isinstance(policy, PlanPolicy) else policy.name
-    gap = max(0.0, replay.cost - floor) / replay.cost if replay.cost > 0 else 0.0
+    if solution is not None and not rule:
+        gap, status = solution.gap, solution.status.value
+        return SolverResult(found.path.value, status, solution.objective, gap, wall_s, solution.variables)
+    bound = max(floor, _bound(solution, len(replay.prefill_s)))
+    gap = max(0.0, replay.cost - bound) / replay.cost if replay.cost > 0 else 0.0
     proved = found.path is SolvePath.CERTIFIED or gap <= PROVED
+    path = found.path.value if solution is None else f"policy:{rule}"
+    variables = 0 if solution is None else solution.variables
     status = "optimal" if proved else "accepted"
-    result = SolverResult(found.path.value, status, replay.cost, gap, wall_s, rule=rule)
-    if solution is not None:
-        result = replace(
-            result,
-            status=solution.status.value,
-            objective=solution.objective,
-            gap=solution.gap,
-            variables=solution.variables,
-        )
-    if solution is not None and rule:
-        result = replace(result, path=f"policy:{rule}")
-    return result
+    return SolverResult(path, status, replay.cost, gap, wall_s, variables, rule)
+
+
+def _bound(solution: Solution | None, requests: int) -> float:
+    """What program E and its closed form prove of one request; with more they hold for one course alone."""
+    proves = solution is not None and solution.path in {SolvePath.PROGRAM_E, SolvePath.CLOSED_FORM} and requests == 1
+    return solution.objective if solution is not None and proves else 0.0

@@ -134,6 +134,8 @@ def check_costs(found: Plan) -> None:
     assert math.isfinite(mine)
     assert all(mine <= policy.cost * (1 + 1e-9) + 1e-12 for policy in found.policies)
     assert cost_floor(found.data) <= mine * (1 + 1e-7) + 1e-10
+    if found.solver.rule:
+        assert found.solver.objective == pytest.approx(mine, rel=1e-9, abs=1e-12)
     if found.verdict.kind is VerdictKind.CONTENDED:
         unmanaged = next(policy for policy in found.policies if policy.name == "unmanaged")
         assert unmanaged.cost > mine

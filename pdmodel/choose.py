@@ -230,8 +230,8 @@ def _fast_path(
     if not shares_port(data):
         edf = by_name[RESIDUAL_EDF.name]
         on_time = edf.decode_stall_s.max(initial=0.0) + edf.load_stall_s.max(initial=0.0) <= ON_TIME
-        # Rules follow the engine's routes and dues; where there are others, or several requests, a plan may win although
-        # nobody is preferred.
+        # Rules follow the engine's routes and dues; where there are others, or several requests, a plan may win
+        # although nobody is preferred.
         one_way = all(len(flow.routes) == 1 for flow in data.flows)
         no_choice = _equal_prices(data) and one_way and len(data.requests) == 1
         return _Found(SolvePath.NO_SHARED_PORT) if little or on_time or no_choice else None

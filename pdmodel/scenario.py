@@ -5,8 +5,9 @@ This is the file as written; `pdmodel.resolve` looks every name up and checks th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -36,6 +37,11 @@ Tokens = Annotated[PositiveInt, Field(le=MOST_TOKENS)]
 Count = Annotated[PositiveInt, Field(le=10**6)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Gpus = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+
+
+def _is_count(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value <= MOST_TOKENS and value == int(value)
 
 
 class AllReduce(StrEnum):
@@ -122,6 +128,19 @@ class RequestSpec(Spec):
     cached_in: CacheTier | dict[CacheTier, NonNegativeInt] = CacheTier.HOST_MEMORY
     instance: NonNegativeInt = 0
     user_price_gpus: NonNegativeFloat | None = None
+
+    @field_validator("cached_in", mode="before")
+    @classmethod
+    def _tier_or_tokens_of_each(cls, found: Any) -> Any:
+        tiers = [tier.value for tier in CacheTier]
+        if isinstance(found, Mapping):
+            fine = set(found) <= set(tiers) and all(_is_count(size) for size in found.values())
+        else:
+            fine = found in tiers
+        if not fine:
+            message = f'expected one of {", ".join(tiers)}, or tokens of each, such as {{"host_memory": 8192}}'
+            raise ValueError(message)
+        return found
 
     @field_validator("cached_tokens")
     @classmethod
@@ -230,7 +249,7 @@ class SharingSpec(Spec):
     ``kv_weight``: KV's weight against critical traffic. ``interference``: speed lost per share of KV below saturation.
     """
 
-    kv_weight: PositiveFloat = 1.0
+    kv_weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     interference: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 

@@ -137,7 +137,6 @@ def answer(decided: Decided) -> Plan:
         assumed=assumed_of(data, timeline, resolved, choice),
         hazards=hazards_of(data, timeline, resolved, choice),
         warnings=(
-            *resolved.warnings,
             *timeline.warnings,
             *release_note(resolved, eager, choice),
             *lease_note(resolved, float(choice.replay.decode_stall_s.max(initial=0.0))),

@@ -77,3 +77,11 @@ def test_the_way_through_a_store_loses_its_overlap() -> None:
     # Directly only the last of four chunks is left, of both prompts; 2 ms of handshake are in no stall.
     left = direct.times.decode_stall_s - (direct.times.control_s - 2e-3)
     assert left == pytest.approx(everything / 4, rel=1e-6)
+
+
+def test_what_a_prefetch_leaves_is_said_once(variant) -> None:
+    short = {"name": "short", "input_tokens": 300, "cached_tokens": 100, "cached_in": "store"}
+    found = plan(variant("agentic_tiers", {"requests": [short]}))
+    said = [text for text in found.warnings if "are computed again" in text]
+    assert said == ["short: 100 of 100 tokens in the store are computed again: less than 256 are not worth a prefetch"]
+    assert len(set(found.warnings)) == len(found.warnings)

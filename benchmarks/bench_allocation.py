@@ -25,7 +25,7 @@ from pdmodel.allocation.network import network
 from pdmodel.allocation.residual import first_quantum, residual_form
 from pdmodel.allocation.scaling import scale_of
 from pdmodel.allocation.solution import Solution
-from pdmodel.allocation.solver import HIGHS_OPTIONS, assemble, solve_terms
+from pdmodel.allocation.solver import VERTEX_LIMIT, assemble, highs_options, solve_terms
 from pdmodel.allocation.terms import Term, open_entries
 
 LAYERS = 125  # 4 phases a layer and chunk: 500 intervals a chunk
@@ -87,7 +87,7 @@ def raw_highs(terms: list[Term]) -> Callable[[], float]:
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
         solver = highspy.Highs()
         solver.setOptionValue("output_flag", False)
-        for option, value in HIGHS_OPTIONS.items():
+        for option, value in highs_options(matrix.shape[1]).items():
             solver.setOptionValue(option, value)
         solver.passModel(lp)
         solver.run()
@@ -111,11 +111,11 @@ def show_growth() -> None:
 
 
 def show_ratio() -> None:
-    for name in PROGRAMS:
+    for name, solve in PROGRAMS.items():
         for chunks in SIZES[1:]:
             data = record(LAYERS, chunks)
-            build = terms_of(name, data)
-            through_cvxpy = cpu_s(lambda build=build, name=name: solve_terms(build(), name, variables=0))
+            build, size = terms_of(name, data), min(solve(data).variables, VERTEX_LIMIT)
+            through_cvxpy = cpu_s(lambda build=build, name=name, size=size: solve_terms(build(), name, size))
             alone = cpu_s(raw_highs(build()))
             ratio = through_cvxpy / alone
             mark = "" if ratio <= RAW_TARGET else f"  ABOVE {RAW_TARGET}"

@@ -111,7 +111,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(JOBS, st.booleans())
 def test_on_one_port_no_order_is_better(jobs, together) -> None:
     """On one lane (program E) and on lanes of their own (the tail of program R) that end at once."""
@@ -164,7 +164,7 @@ def lanes(draw, pauses: bool = False) -> AllocationData:
     return record({"a": phases}, flows, prices)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(lanes())
 def test_a_replay_keeps_what_a_course_promises(data) -> None:
     best = min((simulate(data, policy) for policy in SIMPLE), key=lambda replay: replay.cost)
@@ -177,7 +177,7 @@ def test_a_replay_keeps_what_a_course_promises(data) -> None:
     assert again.objective <= solution.objective + tolerance
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(lanes(pauses=True))
 def test_the_plan_is_no_dearer_than_rules_and_rounds(data) -> None:
     found = choose(data).replay.cost

@@ -10,7 +10,9 @@ import typer
 from pdmodel.cli.options import DebugOption, FormatOption, NoColourOption, OutputOption, resolved_format
 
 if TYPE_CHECKING:
-    from pdmodel.costs.kv_layout import Exchange, Path, Setting
+    from collections.abc import Sequence
+
+    from pdmodel.costs.kv_layout import Cache, Exchange, HandOver, Path, Setting
     from pdmodel.engines.spec import EngineSpec
     from pdmodel.hardware.topology import Box
 
@@ -110,7 +112,7 @@ def kv_transfer(
 ) -> None:
     """Pairs, bytes, descriptors and time of handing one sequence over, and the cheapest fix."""
     from pdmodel.cli.render import deliver
-    from pdmodel.costs.kv_layout import caches, cheapest, fixes, hand_over, staged_tokens
+    from pdmodel.costs.kv_layout import caches, cheapest, fixes, staged_tokens
     from pdmodel.engines.catalog import load_engine
     from pdmodel.llm.catalog import load_llm
     from pdmodel.llm.kv_cache import kv_sequence_bytes_rank
@@ -133,12 +135,22 @@ def kv_transfer(
     exchange = _with_flags(exchange, staged, scattered=scattered, cross_layer=cross_layer, gather=gather)
     kept = caches(arch, tokens, kv)
     setting = _setting(spec, threads, (hardware, decode_hardware or hardware), exchange)
-    found = hand_over(exchange, kept, setting)
+    found = _hand_over(exchange, kept, setting)
     changes = fixes(exchange, kept, setting)
     facts = {"llm": arch.name, "tokens": tokens, "prefill": prefill, "decode": decode}
     facts |= _facts(exchange, spec, words, hardware, threads)
     document = kv_transfer_document(facts, found, changes, cheapest(found, changes))
     deliver(document, resolved_format(form, output), output)
+
+
+def _hand_over(exchange: Exchange, kept: Sequence[Cache], setting: Setting) -> HandOver:
+    from pdmodel.costs.kv_layout import hand_over
+    from pdmodel.errors import CoverageError
+
+    try:
+        return hand_over(exchange, kept, setting)
+    except CoverageError as error:
+        raise error.located(path="--cross-layer") from None
 
 
 def _positive(values: dict[str, int | None]) -> None:

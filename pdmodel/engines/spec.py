@@ -243,9 +243,13 @@ def _by_name(given: object) -> object:
     if not isinstance(given, str):
         return given
     try:
-        return TransferBackend.load(resolve("backends", given))
-    except InputError as error:
-        raise error.located(path="backend") from None
+        path = resolve("backends", given)
+    except InputError as error:  # of this key in the engine's file; what is wrong inside a backend is of its own file
+        if error.file is None:
+            raise error.located(path="backend") from None
+        expected = "a path from the engine's folder or from here, or a name"
+        raise InputError(f"{given}: {error.message}", path="backend", expected=expected) from None
+    return TransferBackend.load(path)
 
 
 class EngineSpec(Spec):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from pdmodel.costs.kv_layout import Cache, caches, pairs, staging_s
 from pdmodel.costs.nic_choice import Way
+from pdmodel.errors import CoverageError
 from pdmodel.parallelism import Placement
 from pdmodel.resolve import ResolvedScenario
 from pdmodel.transfer.flows import Flow, FlowKind
@@ -49,7 +50,11 @@ def parts_of(resolved: ResolvedScenario, request: Request) -> tuple[Parts, ...]:
     pieces: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
     for part, group in kept.items():
         total = sum(cache.size_bytes for cache in group)
-        for pair in pairs(exchange, group):
+        try:
+            found = pairs(exchange, group)
+        except CoverageError as error:
+            raise error.located(path="transfer.cross_layer") from None
+        for pair in found:
             key = pair.source_rank, pair.destination_rank
             shares[key].append((part, pair.size_bytes / total))
             pieces[key] += pair.pieces

@@ -149,6 +149,10 @@ def test_every_form(pdmodel: Program) -> None:
         (("--decode-hardware", "b200_8nic"), "--decode-hardware: needs --hardware"),
         (("--decode", "tp=16", "--hardware", "b200_8nic"), "--decode: 16 ranks on the 8 GPUs of b200_8nic"),
         (("--kv-dtype", "fp8_ds_mla"), "is a layout of latents"),
+        (
+            ("--prefill", "tp=4", "--decode", "tp=4", "--layout", "nhd", "--decode-layout", "hnd", "--cross-layer"),
+            "--cross-layer: blocks of several layers in different orders; expected nhd or hnd on both sides",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(pdmodel: Program, words: tuple[str, ...], message: str) -> None:

@@ -179,7 +179,14 @@ def test_a_backend_that_is_wrong_is_told_with_its_own_file(tmp_path: Path) -> No
 
 def test_a_backend_that_is_missing(tmp_path: Path) -> None:
     path = written(tmp_path, lambda engine: engine.update(backend="not_there.json"))
-    with pytest.raises(InputError, match=r"not_there.json: backend: no such file"):
+    with pytest.raises(InputError, match=r"mine.json: backend: not_there.json: no such file; expected a path from"):
+        load_engine(path)
+
+
+def test_a_backend_that_cannot_be_read_is_told_with_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    path = written(tmp_path, lambda engine: engine.update(backend=str(tmp_path / "folder.json")))
+    with pytest.raises(InputError, match=r"/folder.json: is a folder; expected a JSON file"):
         load_engine(path)
 
 

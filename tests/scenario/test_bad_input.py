@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pdmodel.errors import CoverageError, InputError
+from pdmodel.record import scenario_record
 from pdmodel.resolve import load_scenario
 
 TURN = {"name": "turn", "input_tokens": 65536, "cached_tokens": 63488}
@@ -108,6 +109,13 @@ def test_one_line(variant, changes: dict[str, Any], path: str, words: str) -> No
     assert error.file == "agentic_turn_pcie.json"
     assert (error.path or "") == path
     assert error.exit_code == 3
+
+
+def test_pages_of_all_layers_are_in_one_order(variant) -> None:
+    changes = {"decode": {"tp_size": 4}, "transfer": {"cross_layer": True, "layout": "nhd", "decode_layout": "hnd"}}
+    mixed = variant("layout_mismatch", changes)
+    with pytest.raises(CoverageError, match=r"\.json: transfer\.cross_layer: blocks of several layers in different"):
+        scenario_record(mixed)
 
 
 def test_kv_heads_that_can_neither_be_cut_nor_copied(variant) -> None:

@@ -124,8 +124,8 @@ def choose(
         candidates += planned
     policy, replay = keeps.best(candidates)
     say("replaying the band")
-    mine = unmanaged if policy is UNMANAGED else band(data, policy, points)
-    recorded = _replay(data, policy, centre, record=True)
+    recorded = replay if replay.segments else _replay(data, policy, centre, record=True)
+    mine = unmanaged if policy is UNMANAGED else band(data, policy, points, {centre: recorded})
     return Choice(
         policy=policy,
         replay=recorded,
@@ -328,7 +328,7 @@ def _planned(data: AllocationData, solution: Solution, centre: tuple[float, floa
         message = "a program gave no schedule"
         raise RuntimeError(message)
     policy = PlanPolicy(solution.schedule)
-    return policy, _replay(data, policy, centre)
+    return policy, _replay(data, policy, centre, record=True)
 
 
 def _least(candidates: Sequence[tuple[Policy, Replay]]) -> tuple[Policy, Replay]:

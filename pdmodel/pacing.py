@@ -50,7 +50,8 @@ def schedule_rows(data: AllocationData, replay: Replay) -> tuple[ScheduleRow, ..
     Rows in order of lane, phase and flow; equal rows of layers that follow each other are one row.
 
     """
-    rows = [_row(data, replay, stretch) for stretch in _stretches(data, replay)]
+    routes = [main_route(data, replay, flow).name for flow in range(len(data.flows))]
+    rows = [_row(data, replay, stretch, routes[stretch.flow]) for stretch in _stretches(data, replay)]
     return tuple(_run_length(rows))
 
 
@@ -135,7 +136,7 @@ def _rule(shared: bool, full: bool, lost: bool) -> Rule:
     return Rule.CONTENDED if full else Rule.HEADROOM
 
 
-def _row(data: AllocationData, replay: Replay, stretch: _Stretch) -> ScheduleRow:
+def _row(data: AllocationData, replay: Replay, stretch: _Stretch, route: str) -> ScheduleRow:
     lane, outcome, flow = data.lanes[stretch.lane], replay.lanes[stretch.lane], data.flows[stretch.flow]
     inside = stretch.index < len(lane.phases)
     phase = lane.phases[min(stretch.index, len(lane.phases) - 1)]
@@ -152,7 +153,7 @@ def _row(data: AllocationData, replay: Replay, stretch: _Stretch) -> ScheduleRow
         first_layer=phase.layer if inside else -1,
         last_layer=phase.layer if inside else -1,
         flow=flow.name,
-        route=main_route(data, replay, stretch.flow).name,
+        route=route,
         rate_bytes_per_s=stretch.size_bytes / duration,
         offset_s=stretch.start_s - stretch.slot_start_s,
         duration_s=duration,

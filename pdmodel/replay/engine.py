@@ -29,6 +29,7 @@ def simulate(
     interference: float = 0.0,
     jitter: tuple[float, int] | None = None,
     record: bool = False,
+    most: float = math.inf,
 ) -> Replay:
     """Replay a record under a policy.
 
@@ -43,11 +44,12 @@ def simulate(
         policy; a phase keeps its consumption a = b / tau, so its bytes grow with it. Dues are those of the clock
         without KV under the same draws.
     record: keep every stretch of constant rates in ``segments``.
+    most: once what the lanes have lost is certain to cost more [GPU·s], the rest is not replayed.
 
     Returns
     -------
-    Replay. If KV starves for ever (decode lanes that leave nothing, say), its times and cost are infinite and
-    ``diagnostics`` says so.
+    Replay. If KV starves for ever (decode lanes that leave nothing, say), or the replay was given up, its times and
+    cost are infinite and ``diagnostics`` says so.
 
     Raises
     ------
@@ -61,7 +63,7 @@ def simulate(
     chosen = policy_named(policy) if isinstance(policy, str) else policy
     stage = stage_of(data, jitter)
     limit = chosen.cap if isinstance(chosen, QueuePolicy) else None
-    run = _Run(stage, _traffic(stage, chosen), RateRule(stage, kv_weight, interference, limit), record)
+    run = _Run(stage, _traffic(stage, chosen), RateRule(stage, kv_weight, interference, limit), record, most)
     return measured(stage, chosen.name, run.play())
 
 
@@ -97,7 +99,7 @@ class _LaneRun:
 class _Run:
     """One replay under way."""
 
-    def __init__(self, stage: Stage, traffic: Traffic, rule: RateRule, record: bool) -> None:
+    def __init__(self, stage: Stage, traffic: Traffic, rule: RateRule, record: bool, most: float) -> None:
         critical = stage.critical
         self.stage, self.traffic, self.rule = stage, traffic, rule
         self.lanes = [
@@ -109,6 +111,10 @@ class _Run:
         self.record = record
         self.lanes_left = len(self.lanes)
         self.has_writebacks = any(stage.is_writeback)
+        self.price = stage.data.lane_price_per_s.tolist()
+        # Where lanes slow one another down without KV, what they lose here is not all KV's.
+        self.most = math.inf if critical.collide or min(self.price, default=0.0) < 0 else most
+        self.lost = 0.0
 
     def play(self) -> Ledger:
         """Run to the end, or to where nothing moves any more."""
@@ -136,6 +142,9 @@ class _Run:
             if self.record:
                 self._segment(rates, step)
             self._advance(rates, step)
+            if self.lost > self.most:
+                ledger.given_up = True
+                break
         ledger.end_s = self.now
         ledger.events += traffic.events
         ledger.finish_s, ledger.route_bytes = traffic.finish_s, traffic.route_bytes
@@ -202,6 +211,7 @@ class _Run:
             elif lane.mode == WAIT_HOLD:
                 ledger.start_s[k][i] = now
                 ledger.wait_s[k][i] = max(now - lane.base_s, 0.0)
+                self.lost += self.price[k] * ledger.wait_s[k][i]
                 ledger.events += ledger.wait_s[k][i] > self.stage.snap_s
                 lane.mode, lane.left = RUN, lane.work[i]
                 self.traffic.enter(k, 2 * i + 1, now)
@@ -210,6 +220,7 @@ class _Run:
                 ledger.hold_s[k][i] = lane.left
             else:
                 ledger.end_s_of[k][i] = now
+                self.lost += self.price[k] * (ledger.loss_s[k][i] + ledger.hold_s[k][i])
                 ledger.events += 1
                 lane.phase += 1
                 self._enter_wait(k)

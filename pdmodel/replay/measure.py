@@ -48,6 +48,8 @@ class Ledger:
         self.end_s = begin_s
         self.events = 0
         self.starved = False
+        self.given_up = False
+        """It costs too much already."""
         self.stuck = False
         """Only write-backs are left, and nothing moves them."""
         self.solved = 0
@@ -72,7 +74,7 @@ def measured(stage: Stage, policy: str, ledger: Ledger) -> Replay:
         for parts in zip(ledger.start_s, ledger.end_s_of, ledger.loss_s, ledger.hold_s, ledger.wait_s, strict=True)
     )
     finish = np.array(ledger.finish_s, dtype=float)
-    if ledger.starved or ledger.stuck:
+    if ledger.starved or ledger.stuck or ledger.given_up:
         finish[np.isnan(finish)] = np.inf
     writeback = np.array(stage.is_writeback, dtype=bool)
     slowdown = np.array(
@@ -83,7 +85,7 @@ def measured(stage: Stage, policy: str, ledger: Ledger) -> Replay:
     lost = _expired(stage, lanes, finish)
     decode_loss = np.array(ledger.decode_loss_s) - stage.decode_base_loss_s
     delay = np.array(times.user_delay_s)
-    starved = ledger.starved or not np.all(np.isfinite(delay))
+    starved = ledger.starved or ledger.given_up or not np.all(np.isfinite(delay))
     cost = math.inf
     if not starved:
         waiting = np.array([request.price_per_s for request in data.requests])
@@ -149,7 +151,9 @@ def _kv_bytes(stage: Stage, ledger: Ledger) -> FloatArray:
 
 def _diagnostics(ledger: Ledger, starved: bool) -> tuple[str, ...]:
     found = []
-    if starved:
+    if ledger.given_up:
+        found.append("given up: it costs too much already")
+    elif starved:
         found.append("KV starves: critical traffic never leaves it any capacity")
     if ledger.stuck:
         found.append("write-backs are never over: critical traffic leaves them no capacity")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from pdmodel.replay.rates import BULK
 
 UNKNOWN = tuple((weight, kappa) for kappa in (0.0, 0.1) for weight in (0.5, 1.0, 2.0))
 """(kv_weight, interference) where neither was measured."""
-COARSE = (0.1, 0.25, 0.5, 0.8)
+COARSE = (0.8, 0.5, 0.25, 0.1)
 ROUNDS = 2
 GAIN = 1e-9
 """A cap that saves less than this share of the cost saves nothing."""
@@ -57,20 +58,28 @@ class Band:
 
 
 def band(
-    data: AllocationData, policy: Policy | str = UNMANAGED, points: Sequence[tuple[float, float]] = UNKNOWN
+    data: AllocationData,
+    policy: Policy | str = UNMANAGED,
+    points: Sequence[tuple[float, float]] = UNKNOWN,
+    at_hand: Mapping[tuple[float, float], Replay] | None = None,
 ) -> Band:
     """Replay a policy over (kv_weight, interference), by default over {1/2, 1, 2} x {0, 0.1}.
 
     Weights matter where KV and critical traffic share a tier; a policy that serves one before the other has one replay
-    for all weights. Where no port carries both, nothing of this matters, and one replay is all.
+    for all weights. Where no port carries both, nothing of this matters, and one replay is all. ``at_hand`` are the
+    replays of this policy that are known already.
     """
     chosen = policy_named(policy) if isinstance(policy, str) else policy
     weighed = isinstance(chosen, QueuePolicy) and not chosen.critical_first
     meets = bool(shared_ports(data).any())
-    known: dict[tuple[float, float], Replay] = {}
+
+    def alike(point: tuple[float, float]) -> tuple[float, float]:
+        return point[0] if weighed and meets else 1.0, point[1] if meets else 0.0
+
+    known = {alike(point): replay for point, replay in (at_hand or {}).items()}
     found = []
     for weight, kappa in points:
-        key = (weight if weighed and meets else 1.0, kappa if meets else 0.0)
+        key = alike((weight, kappa))
         if key not in known:
             known[key] = simulate(data, chosen, kv_weight=key[0], interference=key[1])
         found.append(BandPoint(weight, kappa, known[key]))
@@ -88,7 +97,10 @@ class CapTarget:
 
 @dataclass(frozen=True, slots=True)
 class CapSearch:
-    """The best static cap, or None: no static cap helps. ``tried`` are (target, rate [byte/s], cost)."""
+    """The best static cap, or None: no static cap helps.
+
+    ``tried`` are (target, rate [byte/s], cost), the cost infinite where it was seen to exceed an earlier one.
+    """
 
     policy: QueuePolicy | None
     replay: Replay
@@ -109,7 +121,8 @@ def best_cap(
     def attempt(target: CapTarget, part: float) -> None:
         rate = part * target.full_bytes_per_s
         policy = cap(target.names, rate, needs_engine_throttle=target.needs_engine_throttle)
-        replay = simulate(data, policy, kv_weight=kv_weight, interference=interference)
+        least = min((one[0] for one in tried), default=math.inf)
+        replay = simulate(data, policy, kv_weight=kv_weight, interference=interference, most=least)
         tried.append((replay.cost, target, part, policy, replay))
 
     for target in cap_targets(data):

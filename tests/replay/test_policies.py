@@ -388,6 +388,23 @@ def test_best_cap_is_found_and_beats_unmanaged() -> None:
     assert found.policy.cap.needs_engine_throttle
 
 
+def test_a_replay_is_given_up_once_it_costs_too_much() -> None:
+    lane = Lane("a", (collective(1.0, e=10.0), compute(1.0), collective(1.0, e=10.0)))
+    data = record([lane], [send("f", route(e=1.0), (0, 5.0), (2, 5.0))])
+    whole = simulate(data, "unmanaged")
+    assert whole.prefill_slowdown_s.sum() > 0.9
+    assert simulate(data, "unmanaged", most=whole.cost).cost == whole.cost
+    short = simulate(data, "unmanaged", most=whole.cost / 4)
+    assert (short.cost, short.diagnostics) == (np.inf, ("given up: it costs too much already",))
+    assert short.events < whole.events
+
+
+def test_a_band_uses_replays_at_hand() -> None:
+    data = small()
+    at_hand = simulate(data, "strict", record=True)
+    assert band(data, "strict", at_hand={(1.0, 0.0): at_hand}).at(2.0, 0.0) is at_hand
+
+
 def test_no_static_cap_helps() -> None:
     # The user is all that costs: KV must not be slowed.
     lane = Lane("a", (compute(1.0), collective(1.0, e=2.0)))

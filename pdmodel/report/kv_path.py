@@ -23,18 +23,15 @@ def transfer_section(plan: Plan, *, full: bool) -> Section | None:
     rows = [
         [
             one.request,
-            format_bytes(one.bytes),
-            format_count(one.descriptors),
-            format_bytes(one.run_bytes),
             *(unit(term) for term in (one.bandwidth_s, one.descriptors_s, one.messages_s)),
             *(unit(term) for term in (one.setup_s, one.staging_s, one.control_s, one.time_s)),
         ]
         for one in shown
     ]
     terms = ("bandwidth", "descriptors", "messages", "set-up", "staging", "control", "in all")
-    head = ["request", ">bytes", ">pieces", ">each", *(f">{term}" for term in terms)]
+    head = ["request", *(f">{term}" for term in terms)]
     note = f"Terms in {unit.name}, alone on the ports, all of it ready; of bandwidth, descriptors and messages the "
-    note += "slowest counts. Pieces: descriptors."
+    note += "slowest counts."
     if len(shown) < len(times):
         note += f" {len(times) - len(shown)} more requests: --full."
     return Section(
@@ -44,7 +41,8 @@ def transfer_section(plan: Plan, *, full: bool) -> Section | None:
 
 def _bound(one: TransferTime) -> str:
     where = f" ({one.port})" if one.bound_by == "bandwidth" else ""
-    text = f"{one.request}: bound by {one.bound_by}{where}; "
+    text = f"{one.request}: {format_bytes(one.bytes)} in {format_count(one.descriptors)} descriptors of "
+    text += f"{format_bytes(one.run_bytes)}, bound by {one.bound_by}{where}; "
     if one.fix_time_s is None:
         return text + "no change of layout, posting or NICs saves a tenth of it"
     return text + f"cheapest fix: {one.fix}, {seconds(one.fix_time_s)} instead of {seconds(one.time_s)}"

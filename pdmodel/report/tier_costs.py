@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdmodel.engines.spec import LoadBy
 from pdmodel.report.document import Document, Record, Section, table
-from pdmodel.report.words import NOTHING, gb_per_s, merged_sentences, percent, seconds
+from pdmodel.report.words import NOTHING, gb_per_s, merged_sentences, percent, seconds, time_unit
 from pdmodel.units import format_bytes
 
 if TYPE_CHECKING:
@@ -87,18 +87,16 @@ def _tier_row(tier: TierTime, times: Mapping[str, float | None]) -> dict[str, An
 
 
 def _tiers_section(rows: Sequence[Mapping[str, Any]], times: Mapping[str, float | None]) -> Section:
+    unit = time_unit([row[name] for row in rows for name in ("load_s", "prefill_s", "best_s")])
     cells = [
         [
             row["tier"].replace("_", " "),
             NOTHING if row["rate_bytes_per_s"] is None else gb_per_s(row["rate_bytes_per_s"]),
-            row["port"] or NOTHING,
-            seconds(row["load_s"]),
-            seconds(row["exposed_s"]),
-            seconds(row["prefill_s"]),
+            *(unit(row[name]) for name in ("load_s", "exposed_s", "prefill_s")),
             _rate(row["break_even_bytes_per_s"]),
             row["better"],
             f"{row['best_loaded_tokens']:,}",
-            seconds(row["best_s"]),
+            unit(row["best_s"]),
         ]
         for row in rows
     ]
@@ -112,13 +110,16 @@ def _tiers_section(rows: Sequence[Mapping[str, Any]], times: Mapping[str, float 
         if simple is None
         else f"equation 2 of Mooncake (FAST 2025), at the peak of the GPUs: {gb_per_s(simple)} GB/s"
     )
-    head = ["tier", ">GB/s", "limited by", ">load", ">exposed", ">prefill", ">pays from GB/s", "better"]
+    limits = ", ".join(f"{row['tier'].replace('_', ' ')} by {row['port']}" for row in rows if row["port"])
+    head = ["tier", ">GB/s", ">load", ">exposed", ">prefill", ">pays from GB/s", "better"]
     return Section(
         "Where the prefix lies",
         text=(text,),
         table=table([*head, ">best split", ">takes"], cells),
-        note="load: the whole prefix alone; exposed: what of it compute does not hide; pays from: the tier's rate at "
-        f"which loading all and computing all take the same ({peak}); best split: tokens loaded, the rest computed.",
+        note=f"Times in {unit.name}. load: the whole prefix alone"
+        f"{f' (limited: {limits})' if limits else ''}; exposed: what of it compute does not hide; pays from: the "
+        f"tier's rate at which loading all and computing all take the same ({peak}); best split: tokens loaded, the "
+        "rest computed.",
     )
 
 

@@ -148,10 +148,14 @@ def test_every_form(pdmodel: Program) -> None:
     assert "| host memory |" in pdmodel(*TURN, "--format", "markdown").out
 
 
-def test_look(pdmodel: Program, snapshot: SnapshotAssertion) -> None:
+@pytest.mark.parametrize("width", [80, 100])
+def test_look(pdmodel: Program, monkeypatch: pytest.MonkeyPatch, width: int, snapshot: SnapshotAssertion) -> None:
     """All words; figures may be calibrated anew."""
+    monkeypatch.setenv("COLUMNS", str(width))
     text = pdmodel(*AGENTIC).out
-    assert all(len(line) <= 100 for line in text.splitlines())
+    assert all(len(line) <= width for line in text.splitlines())
+    (head,) = (k for k, line in enumerate(text.splitlines()) if line.split()[:2] == ["tier", "GB/s"])
+    assert all(len(line) < width for line in text.splitlines()[head - 1 : head + 4])
     assert [" ".join(re.sub(r"\d+(\.\d+)?", "#", line).split()) for line in text.splitlines()] == snapshot
 
 

@@ -7,6 +7,7 @@ from syrupy.assertion import SnapshotAssertion
 from pdmodel.answer import FlowResult, MemoryResult, ReuseResult, SolverResult, VerdictKind
 from pdmodel.report import plan_document, to_markdown, to_text
 from pdmodel.report.document import Document, Section
+from pdmodel.report.grid import layout
 from pdmodel.report.text import best_simple_rule, port_groups
 from pdmodel.spec import SourceKind
 from pdmodel.transfer.breakdown import TransferTime
@@ -261,39 +262,54 @@ def test_memory() -> None:
     assert len(rows(plan_document(replace(PLAN, memory=pools), full=True), "Memory")) == 3
 
 
+SLOW = TransferTime(
+    request="turn",
+    bytes=3.22e9,
+    pairs=8,
+    senders=4,
+    descriptors=12_600_000,
+    run_bytes=256.0,
+    bandwidth_s=0.14,
+    descriptors_s=10.7,
+    messages_s=0.2,
+    setup_s=0.002,
+    staging_s=0.0,
+    control_s=0.168,
+    time_s=10.87,
+    bound_by="descriptors",
+    port="P/nic0/tx",
+    fix_lever="HND",
+    fix="HND pages on both sides",
+    fix_time_s=0.171,
+)
+
+
 def test_where_the_transfer_time_goes() -> None:
-    slow = TransferTime(
-        request="turn",
-        bytes=3.22e9,
-        pairs=8,
-        senders=4,
-        descriptors=12_600_000,
-        run_bytes=256.0,
-        bandwidth_s=0.14,
-        descriptors_s=10.7,
-        messages_s=0.2,
-        setup_s=0.002,
-        staging_s=0.0,
-        control_s=0.168,
-        time_s=10.87,
-        bound_by="descriptors",
-        port="P/nic0/tx",
-        fix_lever="HND",
-        fix="HND pages on both sides",
-        fix_time_s=0.171,
-    )
+    slow = SLOW
     fast = replace(slow, request="short", time_s=0.31, bound_by="bandwidth", fix="", fix_lever="", fix_time_s=None)
     document = plan_document(replace(PLAN, transfer_times=(fast, slow)))
     title = "Where the transfer time goes"
-    assert rows(document, title) == [
-        ("turn", "3.22 GB", "12.6 million", "256 B", "0.14", "10.7", "0.2", "0.002", "0", "0.168", "10.9")
-    ]
+    assert rows(document, title) == [("turn", "0.14", "10.7", "0.2", "0.002", "0", "0.168", "10.9")]
     (line,) = section(document, title).bullets
-    assert line == "turn: bound by descriptors; cheapest fix: HND pages on both sides, 171 ms instead of 10.870 s"
+    assert line == (
+        "turn: 3.22 GB in 12.6 million descriptors of 256 B, bound by descriptors; cheapest fix: HND pages on both "
+        "sides, 171 ms instead of 10.870 s"
+    )
     assert section(document, title).note.startswith("Terms in s,")
     assert section(document, title).note.endswith("1 more requests: --full.")
     both = section(plan_document(replace(PLAN, transfer_times=(fast, slow)), full=True), title)
-    assert both.bullets[0].startswith("short: bound by bandwidth (P/nic0/tx); no change")
+    assert "descriptors of 256 B, bound by bandwidth (P/nic0/tx); no change" in both.bullets[0]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_where_the_transfer_time_goes_in_a_narrow_terminal(width: int, snapshot: SnapshotAssertion) -> None:
+    small = replace(SLOW, request="a_turn_of_a_long_name", staging_s=1.23e-4, setup_s=1.84e-3, messages_s=1.23e-4)
+    document = plan_document(replace(PLAN, transfer_times=(small, SLOW)), full=True)
+    part = section(document, "Where the transfer time goes")
+    text = to_text(replace(document, title="", subtitle="", sections=(part,)), width)
+    assert part.table is not None
+    assert max(len(line) for lines in layout(part.table, width - 2) for line in lines) <= width - 2
+    assert text == snapshot
 
 
 def test_a_rule_that_breaks_memory_is_not_the_best_simple_one() -> None:

@@ -115,3 +115,13 @@ def test_a_plan_gives_far_nics_what_they_carry() -> None:
     found = 1e9 / choose(record_of([side], ports)).replay.flow_finish_s[0]
     assert found == pytest.approx(GPU_PORT, rel=1e-3)
     assert found > 1.8 * rate([0, 1, 2, 3], RouteRule.STRIPE)
+
+
+def test_a_plan_serves_two_gpus_with_the_same_nics_one_after_the_other_or_apart() -> None:
+    nics = [0, 1, 2, 3]
+    for gpus, finish in (((1, 1), (1e9 / GPU_PORT, 2e9 / GPU_PORT)), ((1, 2), (1e9 / GPU_PORT, 1e9 / GPU_PORT))):
+        found = [out_of(box("pix_and_node"), gpu, nics, RouteRule.STRIPE) for gpu in gpus]
+        ports = {port.name: port for _, mine in found for port in mine}
+        sides = [Side(side.routes, side.split, urgent=k == 0) for k, (side, _) in enumerate(found)]
+        planned = choose(record_of(sides, list(ports.values()))).replay
+        assert sorted(planned.flow_finish_s) == pytest.approx(finish, rel=1e-3)

@@ -17,18 +17,16 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Applicable, Enforceability, Gate, Rule, ScheduleRow, Setting
 from pdmodel.engines.spec import EngineSpec, HostKnobs, Knob, KvPath, Mode, Piece, Steers
 from pdmodel.hardware.ports import PortKind
+from pdmodel.later import WRITE_LATER, Later
 from pdmodel.nic_lists import NicChoice, limits_of_lists
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import UNMANAGED, Policy, QueuePolicy
-from pdmodel.scenario import WritePolicy
 from pdmodel.timeline.phases import PhaseKind
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.units import GBIT_PER_S, US, format_bytes, format_rate, format_seconds
 from pdmodel.verdict import share_of_prefill
 
 Moved = tuple[FlowKind, bool]
-WRITE_LATER = WritePolicy.WRITE_BACK.value
-"""The write policy that copies what is evicted."""
 NIC_PORTS = frozenset({PortKind.NIC_INGRESS, PortKind.NIC_EGRESS, PortKind.NIC_TX, PortKind.NIC_RX})
 MOVES = {
     (FlowKind.SEND, True): "sends",
@@ -250,28 +248,29 @@ def settings(
     host: HostKnobs,
     policy: QueuePolicy | None,
     nic_rate_bytes_per_s: float,
-    later: Knob | None = None,
+    later: Later | None = None,
 ) -> tuple[Setting, ...]:
     """Lines to set for the plan: name, value, side and process, and the reason. Empty where the defaults do.
 
     ``policy`` is the simple rule that is the plan, or None when the plan is a schedule. ``nic_rate_bytes_per_s``: what
-    the plan lets one NIC send while its sends are throttled, 0 if they never are. ``later``: as `later_writes`.
+    the plan lets one NIC send while its sends are throttled, 0 if they never are. ``later``: what the engine can do
+    later; nothing by default.
     """
+    later = later or Later()
     if policy is not None and policy.cap is not None:
         return _cap_settings(policy, host)
     if policy is not None and policy.after_prefill:
         return tuple(
-            _line(knob, "after the prefill", "sends meet no collective of their request")
-            for knob in _knobs(engine, Steers.RELEASE)
+            _line(knob, value, "sends then meet no collective of their request") for knob, value in later.sends or ()
         )
     if policy is not None and policy.writebacks_last:
-        return tuple(_later_writes(later))
+        return tuple(_later_writes(later.writes))
     if policy is not None and not policy.critical_first:
         return ()
     found: list[Setting] = []
     if any(row.rule in (Rule.CONTENDED, Rule.OVERDRAFT) for row in rows):
         found += _in_flight(bursts, judged, engine)
-        found += _write_policy(bursts, judged, later)
+        found += _write_policy(bursts, judged, later.writes)
         if any(e.gate is Gate.CLASS_ONLY for e in judged):
             found += [
                 _line(knob, "a class of KV's own", "so that a NIC can hold KV back during bursts that no gate can")
@@ -301,16 +300,6 @@ def _write_policy(bursts: Sequence[PhaseBurst], judged: Sequence[Enforceability]
         for burst, e in zip(bursts, judged, strict=True)
     )
     return _later_writes(later) if free else []
-
-
-def later_writes(engine: EngineSpec, policy: WritePolicy | None) -> Knob | None:
-    """The knob that makes the write-backs of a scenario's ``policy`` later; None where nothing does.
-
-    What is written when it is evicted is not written later by it.
-    """
-    if policy in {None, WritePolicy.WRITE_BACK}:
-        return None
-    return next(iter(_knobs(engine, Steers.WRITE_POLICY)), None)
 
 
 def _later_writes(later: Knob | None) -> list[Setting]:
@@ -361,18 +350,6 @@ def _line(knob: Knob, value: str, reason: str) -> Setting:
     return Setting(knob.name, value, unit, knob.process, knob.side, f"{reason} (default {knob.default})")
 
 
-def without_gates(
-    tried: Sequence[tuple[Policy, Replay]], later: Knob | None = None, broken: Collection[str] = ()
-) -> list[tuple[QueuePolicy, Replay]]:
-    """Simple rules that can be applied without holding KV back in bursts.
-
-    ``later``: as `later_writes`. Of those that are not ``broken`` (by name: what breaks memory, a lease or never ends
-    its write-backs), if there is one.
-    """
-    free = [(p, r) for p, r in tried if isinstance(p, QueuePolicy) and _needs_no_gate(p, later)]
-    return [pair for pair in free if pair[0].name not in broken] or free
-
-
 def applicable(
     tried: Sequence[tuple[Policy, Replay]],
     chosen: Policy,
@@ -380,35 +357,42 @@ def applicable(
     judged: Sequence[Enforceability],
     prefill: float,
     *,
-    later: Knob | None = None,
+    later: Later | None = None,
     broken: Collection[str] = (),
     nics: NicChoice | None = None,
 ) -> Applicable:
     """Whether the plan can be applied, else the cheapest policy that can, and what the missing gates are worth.
 
-    ``cost`` is the plan's and ``prefill`` the price of the prefill, both [GPU·s]. ``later`` and ``broken``: as
-    `without_gates`. ``nics``: what the plan's NICs are worth, where they are not the engine's; a list can be applied.
+    ``cost`` is the plan's and ``prefill`` the price of the prefill, both [GPU·s]. ``later``: what the engine can do
+    later; ``broken``: as `Later.without_gates`. ``nics``: what the plan's NICs are worth, where they are not the
+    engine's; a list can be applied.
     """
-    name = chosen.name
-    if isinstance(chosen, QueuePolicy) and _needs_no_gate(chosen, later):
-        return Applicable(name, cost, 0.0, f"{name} needs no gate: it can be applied {_how(chosen, later)}")
-    if nics is None and not judged:
+    name, later = chosen.name, later or Later()
+    if isinstance(chosen, QueuePolicy) and later.needs_no_gate(chosen):
+        return Applicable(name, cost, 0.0, f"{name} needs no gate: it can be applied {later.how(chosen)}")
+    early = isinstance(chosen, QueuePolicy) and chosen.after_prefill
+    if nics is None and not judged and not early:
         return Applicable(name, cost, 0.0, "KV meets no collective: nothing has to be held back")
-    held = any(e.gate is not Gate.GATEABLE for e in judged)
+    held = any(e.gate is not Gate.GATEABLE for e in judged) or (early and not judged)
     if nics is None and not held:
         return Applicable(name, cost, 0.0, "the engine can hold KV back in every phase where the plan asks for it")
-    free = without_gates(tried, later, broken)
-    options = [(p.name, p.name, _how(p, later), r.cost) for p, r in free]
+    free = later.without_gates(tried, broken)
+    options = [(p.name, p.name, later.how(p), r.cost) for p, r in free]
     if nics is not None and not held and nics.paced_cost is not None:
         options.append(("plan", f"the plan on the NICs of {nics.rule.value}", "as it is", nics.paced_cost))
     if nics is not None and nics.listed is not None:
         one = nics.listed
-        options.append((one.name, f"{one.policy.name} on {one.text}", _how(one.policy, later), one.replay.cost))
+        options.append((one.name, f"{one.policy.name} on {one.text}", later.how(one.policy), one.replay.cost))
     policy, words, how, today = min(options, key=lambda option: option[3])
     words += f" ({today:.3g} GPU·s)"
     if policy != UNMANAGED.name:
         words += f", against {next(r.cost for p, r in tried if p.name == UNMANAGED.name):.3g} of unmanaged,"
-    lacking = ["of the plan, not everything can be gated today"] if held else []
+    gates = (
+        "no knob makes sends wait for the end of their prefill"
+        if early
+        else "of the plan, not everything can be gated today"
+    )
+    lacking = [gates] if held else []
     lacking += [] if nics is None else [limits_of_lists(nics)]
     missing = ["the missing gates"] if held else []
     missing += [] if nics is None else ["what lists of NICs cannot do"]
@@ -418,15 +402,3 @@ def applicable(
         f"{worth:.3g} GPU·s ({share_of_prefill(worth, prefill):.1%} of the prefill)"
     )
     return Applicable(policy, today, worth, text)
-
-
-def _needs_no_gate(policy: QueuePolicy, later: Knob | None) -> bool:
-    """Sending at will, after the prefill, or under a cap that a NIC can keep; writing later where a knob says when."""
-    if policy.critical_first or (policy.writebacks_last and later is None):
-        return False
-    return policy.cap is None or not policy.cap.needs_engine_throttle
-
-
-def _how(policy: QueuePolicy, later: Knob | None) -> str:
-    """How a rule that needs no gate is applied."""
-    return f"by {later.name} {WRITE_LATER}" if policy.writebacks_last and later is not None else "as it is"

@@ -11,11 +11,9 @@ from pdmodel.answer import Applicable, Enforceability, Plan, ScheduleRow, Settin
 from pdmodel.enforce import (
     applicable,
     enforceability,
-    later_writes,
     phase_bursts,
     send_order,
     settings,
-    without_gates,
 )
 from pdmodel.engines.catalog import host_knobs
 from pdmodel.evidence import (
@@ -39,6 +37,7 @@ from pdmodel.kv_evidence import (
     memory_of,
     with_fix,
 )
+from pdmodel.later import Later
 from pdmodel.nic_lists import Listed, nic_choice, nic_settings, nic_weights, saved_by_list, with_nics
 from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.record import earliest_record, scenario_record
@@ -172,8 +171,8 @@ def _pacing(found: Candidate, verdict: Verdict) -> _Pacing:
     cost, prefill = choice.replay.cost, price_of_prefill(data)
     rows, bursts = schedule_rows(data, choice.replay), phase_bursts(data, engine)
     judged = enforceability(bursts, engine)
-    later = later_writes(engine, found.resolved.spec.cache.write_policy)
-    rules = without_gates(choice.policies, later, choice.broken)
+    later = Later.of(found.resolved)
+    rules = later.without_gates(choice.policies, choice.broken)
     nics = nic_choice(found.resolved, found.timeline, data, choice, rules)
     gates = (*judged, *send_order(data, engine))
     knobs: tuple[Setting, ...] = ()

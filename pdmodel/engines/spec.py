@@ -128,6 +128,13 @@ class Steers(StrEnum):
     PCIE = "pcie"
 
 
+class Sets(StrEnum):
+    """The fact that a knob sets, where a plan may want another value of it."""
+
+    RELEASE_AFTER = "release_after"
+    EARLY_SEND = "early_send"
+
+
 class EngineSource(Spec):
     """Where facts about an engine were read."""
 
@@ -144,7 +151,7 @@ class Fact(Spec, Generic[Value]):
 
 
 class Knob(Spec):
-    """One thing that can be set. ``side``: P, D or both; ``process``: whose setting it is."""
+    """One thing that can be set. ``side``: P, D or both; ``process``: whose setting it is; ``sets``: which fact."""
 
     name: str
     unit: str
@@ -155,6 +162,7 @@ class Knob(Spec):
     effect: str
     source: str
     note: str = ""
+    sets: Sets | None = None
 
 
 class Posting(Spec):

@@ -9,15 +9,15 @@ from pdmodel.answer import Gate
 from pdmodel.enforce import (
     applicable,
     enforceability,
-    later_writes,
     phase_bursts,
     send_order,
     settings,
-    without_gates,
     work_requests_within,
 )
 from pdmodel.engines.catalog import host_knobs, load_engine
+from pdmodel.engines.spec import Knob
 from pdmodel.hardware.ports import Port, PortKind
+from pdmodel.later import Later, later_sends, later_writes
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.policies import AFTER_PREFILL, SENDS_FIRST, STRICT, UNMANAGED, cap
 from pdmodel.scenario import WritePolicy
@@ -257,7 +257,7 @@ def test_a_policy_that_writes_back_last_is_a_setting():
     rule = replace(UNMANAGED, name="later", writebacks_last=True)
 
     def lines(engine, written):
-        later = later_writes(engine, written)
+        later = Later(later_writes(engine, written))
         return settings(
             (), (), (), engine=engine, host=host_knobs(), policy=rule, nic_rate_bytes_per_s=0.0, later=later
         )
@@ -276,14 +276,70 @@ def test_later_write_backs_need_a_knob():
         later_writes(load_engine(name), WritePolicy.WRITE_THROUGH) for name in ("sglang_mooncake", "vllm_mooncake")
     )
     assert none is None and later_writes(load_engine("sglang_mooncake"), WritePolicy.WRITE_BACK) is None
-    assert [p.name for p, _ in without_gates(tried, none)] == ["unmanaged"]
-    chosen = applicable(tried, SENDS_FIRST, 1.0, (), 1.0, later=knob)
+    assert [p.name for p, _ in Later(none).without_gates(tried)] == ["unmanaged"]
+    chosen = applicable(tried, SENDS_FIRST, 1.0, (), 1.0, later=Later(knob))
     assert chosen.text == "sends_first needs no gate: it can be applied by --hicache-write-policy write_back"
     _, judgement = judged(data, load_engine("sglang_mooncake"))
-    with_knob, without = (applicable(tried, STRICT, 0.5, judgement, 1.0, later=later) for later in (knob, none))
+    with_knob, without = (applicable(tried, STRICT, 0.5, judgement, 1.0, later=Later(one)) for one in (knob, none))
     assert (with_knob.policy, with_knob.cost, with_knob.worth_of_gates) == ("sends_first", 1.0, 0.5)
     assert "can be applied by --hicache-write-policy write_back, and" in with_knob.text
     assert (without.policy, without.cost, without.worth_of_gates) == ("unmanaged", 3.0, 2.5)
+
+
+EARLY = "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX"
+TURN, PROMPT = "agentic_turn_pcie", "rtx_pro_6000_qwen3_235b"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "engine", "transfer", "found"),
+    [
+        # One chunk: only the cached prefix leaves before it ends.
+        (TURN, "sglang_mooncake", {}, [(EARLY, "False")]),
+        (TURN, "sglang_mooncake", {"early_send": False}, []),
+        # Four chunks of a fresh prompt, sent one by one: nothing keeps them back.
+        (PROMPT, "sglang_mooncake", {}, None),
+        (PROMPT, "sglang_mooncake", {"release_after": "prefill"}, []),
+        # By layer, without a knob for it.
+        (TURN, "layerwise", {}, None),
+        (TURN, "mooncake_tent", {}, None),
+        # After the prefill, by what they are.
+        (PROMPT, "vllm_nixl", {}, []),
+        (TURN, "tensorrt_llm", {"release_after": "chunk", "early_send": True}, []),
+    ],
+)
+def test_who_can_send_after_the_prefill(variant, scenario, engine, transfer, found) -> None:
+    changes = {"prefill": {"engine": engine}, "transfer": {"release_after": None, "early_send": None} | transfer}
+    sends = later_sends(variant(scenario, changes))
+    assert (None if sends is None else [(knob.name, value) for knob, value in sends]) == found
+
+
+def test_a_knob_that_sets_the_release_makes_sends_wait(variant) -> None:
+    resolved = variant(PROMPT, {"transfer": {"release_after": None}})
+    given = {"name": "--send-after", "unit": "event", "default": "chunk", "side": "P", "process": "engine"}
+    knob = Knob(**given, maps_to="release", sets="release_after", effect="when KV leaves", source="sglang_wheel")
+    engine = resolved.engine.model_copy(update={"knobs": (knob,)})
+    later = Later.of(replace(resolved, engine=engine))
+    assert later.sends == ((knob, "prefill"),)
+    assert later.how(AFTER_PREFILL) == "by --send-after prefill"
+    assert later.how(UNMANAGED) == "as it is"
+    (line,) = settings(
+        (), (), (), engine=engine, host=host_knobs(), policy=AFTER_PREFILL, nic_rate_bytes_per_s=0.0, later=later
+    )
+    assert (line.name, line.value, line.side) == ("--send-after", "prefill", "P")
+
+
+def test_sends_that_cannot_wait_are_no_rule_that_can_be_applied() -> None:
+    """`after_prefill` is cheapest, and the engine sends chunk by chunk: `unmanaged` is left."""
+    data = burst_case()
+    late = simulate(data, UNMANAGED)
+    tried = [(UNMANAGED, replace(late, cost=3.0)), (AFTER_PREFILL, replace(late, policy="after_prefill", cost=1.0))]
+    _, judgement = judged(data, load_engine("sglang_mooncake"))
+    for gates in (judgement, ()):
+        found = applicable(tried, AFTER_PREFILL, 1.0, gates, 1.0)
+        assert (found.policy, found.cost, found.worth_of_gates) == ("unmanaged", 3.0, 2.0)
+        assert found.text.startswith("no knob makes sends wait for the end of their prefill; unmanaged (3 GPU·s)")
+        does = applicable(tried, AFTER_PREFILL, 1.0, gates, 1.0, later=Later(sends=()))
+        assert (does.policy, does.cost) == ("after_prefill", 1.0)
 
 
 def test_what_breaks_a_limit_is_not_applied_while_something_else_is_there():
@@ -292,7 +348,7 @@ def test_what_breaks_a_limit_is_not_applied_while_something_else_is_there():
     tried = [(UNMANAGED, replace(late, cost=1.0)), (AFTER_PREFILL, replace(late, policy="after_prefill", cost=2.0))]
     _, judgement = judged(data, load_engine("sglang_mooncake"))
     found = [
-        applicable(tried, STRICT, 0.5, judgement, 1.0, broken=broken).policy
+        applicable(tried, STRICT, 0.5, judgement, 1.0, later=Later(sends=()), broken=broken).policy
         for broken in ((), {"unmanaged"}, {"after_prefill"}, {"unmanaged", "after_prefill"})
     ]
     assert found == ["unmanaged", "after_prefill", "unmanaged", "unmanaged"]

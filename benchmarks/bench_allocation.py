@@ -4,8 +4,9 @@
     pytest benchmarks/bench_allocation.py      statistics of pytest-benchmark
 
 Targets: time grows at most with the 1.5th power of the number of intervals (500 to 4,500); from 1,000 intervals on,
-cvxpy takes at most 1.3 times what HiGHS takes on the same matrices; 94 layers x 8 chunks with 4 classes of ranks take
-at most 5 s. Times are of the processor, which other work disturbs less than the wall; the least of the runs counts.
+cvxpy takes at most 1.3 times what HiGHS takes on the same matrices, and 50 ms; 94 layers x 8 chunks with 4 classes of
+ranks take at most 5 s. Times are of the processor, which other work disturbs less than the wall; the least of the runs
+counts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LAYERS = 125  # 4 phases a layer and chunk: 500 intervals a chunk
 SIZES = (1, 2, 4, 9)
 LARGEST = {"layers": 94, "chunks": 8, "classes": 4}
 PRESSURES = (1.0, 4.0)
-GROWTH_TARGET, RAW_TARGET, LARGEST_TARGET_S = 1.5, 1.3, 5.0
+GROWTH_TARGET, RAW_TARGET, OVERHEAD_S, LARGEST_TARGET_S = 1.5, 1.3, 0.05, 5.0
 PROGRAMS: dict[str, Callable[[AllocationData], Solution]] = {
     "E": program_e.solve_elastic,
     "R": program_r.solve_residual,
@@ -118,7 +119,7 @@ def show_ratio() -> None:
             through_cvxpy = cpu_s(lambda build=build, name=name, size=size: solve_terms(build(), name, size))
             alone = cpu_s(raw_highs(build()))
             ratio = through_cvxpy / alone
-            mark = "" if ratio <= RAW_TARGET else f"  ABOVE {RAW_TARGET}"
+            mark = "" if through_cvxpy <= RAW_TARGET * alone + OVERHEAD_S else f"  ABOVE {RAW_TARGET}"
             print(
                 f"program {name}, {len(data.interval_s)} intervals: {through_cvxpy:.2f} s = {ratio:.2f} x HiGHS{mark}"
             )

@@ -23,7 +23,7 @@ def cases(seed, count, **kinds):
 
 def test_the_lower_bound_is_never_above_the_optimum():
     tight, positive = 0, 0
-    for _, data in cases(41, 400):
+    for _, data in cases(41, 250):
         floor = lower_bound(data)
         assert floor.cost == max(floor.sends, floor.loads)
         if floor.cost > 0:  # no optimum is below nothing
@@ -31,7 +31,7 @@ def test_the_lower_bound_is_never_above_the_optimum():
             assert floor.cost <= optimum * (1 + ABOVE) + ABOVE
             positive += optimum > 1e-3
             tight += optimum > 1e-3 and floor.cost >= optimum * (1 - 1e-6)
-    assert positive > 130
+    assert positive > 80
     assert tight > 0.4 * positive
 
 
@@ -100,14 +100,14 @@ def test_flows_that_can_avoid_a_port_do_not_count_on_it():
 
 def test_a_certified_rule_is_optimal():
     certificates = 0
-    for _, data in cases(43, 150):
+    for _, data in cases(43, 100):
         floor = lower_bound(data).cost
         for policy in (STRICT, RESIDUAL_EDF):
             cost = simulate(data, policy).cost
             if certified(data, cost, floor):
                 certificates += 1
                 assert cost == pytest.approx(solve_elastic(data).objective, rel=1e-7, abs=1e-9)
-    assert certificates > 100
+    assert certificates > 65
 
 
 def test_the_certificate_is_narrow():
@@ -166,14 +166,14 @@ def two_requests(data, first, price_a, price_b):
 
 def test_single_port_is_the_program():
     applied = 0
-    for _, data in cases(45, 120, loads=False, ports=(1, 2)):
+    for _, data in cases(45, 80, loads=False, ports=(1, 2)):
         closed, solved = single_port(data), solve_elastic(data)
         assert closed is not None
         assert closed.objective == pytest.approx(solved.objective, rel=1e-8, abs=1e-9)
         assert closed.shadow_price == pytest.approx(solved.shadow_price, rel=1e-6, abs=1e-9)
         assert simulate(data, PlanPolicy(closed.schedule)).cost == pytest.approx(closed.objective, rel=1e-6, abs=1e-9)
         applied += closed.objective > 1e-3
-    assert applied > 35
+    assert applied > 22
 
 
 def test_single_port_of_a_class_of_ranks():

@@ -115,7 +115,7 @@ def test_by_hand():
 
 def test_shadow_prices_are_savings_per_capacity():
     checked = 0
-    for seed in range(25):
+    for seed in range(16):
         case = random_case(np.random.default_rng([12, seed]), ports=(2, 4))
         for solve in (solve_elastic, solve_residual):
             at = solve(AllocationData.from_dict(case))
@@ -132,7 +132,7 @@ def test_shadow_prices_are_savings_per_capacity():
                 if abs(less - more) < 1e-3 * abs(less) and less > 1e-9:  # no kink within the step
                     assert at.shadow_price[e] == pytest.approx(less, rel=2e-3)
                     checked += 1
-    assert checked > 25
+    assert checked > 15
 
 
 def test_rounds_shrink_the_quantum_to_what_is_late():

@@ -17,7 +17,7 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.answer import Applicable, Enforceability, Gate, Rule, ScheduleRow, Setting
 from pdmodel.engines.spec import EngineSpec, HostKnobs, Knob, KvPath, Mode, Piece, Steers
 from pdmodel.hardware.ports import PortKind
-from pdmodel.later import WRITE_LATER, Later
+from pdmodel.later import AS_IT_IS, WRITE_LATER, Later
 from pdmodel.nic_lists import NicChoice, limits_of_lists
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import UNMANAGED, Policy, QueuePolicy
@@ -369,17 +369,21 @@ def applicable(
     """
     name, later = chosen.name, later or Later()
     if isinstance(chosen, QueuePolicy) and later.needs_no_gate(chosen):
-        return Applicable(name, cost, 0.0, f"{name} needs no gate: it can be applied {later.how(chosen)}")
+        how = later.how(chosen)
+        if nics is not None and nics.is_plan:
+            how = "by a list of NICs" + ("" if how == AS_IT_IS else f" and {how}")
+        return Applicable(name, cost, 0.0, f"{name} needs no gate: it can be applied {how}")
+    limits = "" if nics is None else limits_of_lists(nics)
     early = isinstance(chosen, QueuePolicy) and chosen.after_prefill
-    if nics is None and not judged and not early:
+    if not limits and not judged and not early:
         return Applicable(name, cost, 0.0, "KV meets no collective: nothing has to be held back")
     held = any(e.gate is not Gate.GATEABLE for e in judged) or (early and not judged)
-    if nics is None and not held:
+    if not limits and not held:
         return Applicable(name, cost, 0.0, "the engine can hold KV back in every phase where the plan asks for it")
     free = later.without_gates(tried, broken)
     options = [(p.name, p.name, later.how(p), r.cost) for p, r in free]
     if nics is not None and not held and nics.paced_cost is not None:
-        options.append(("plan", f"the plan on the NICs of {nics.rule.value}", "as it is", nics.paced_cost))
+        options.append(("plan", f"the plan on the NICs of {nics.rule.value}", AS_IT_IS, nics.paced_cost))
     if nics is not None and nics.listed is not None:
         one = nics.listed
         options.append((one.name, f"{one.policy.name} on {one.text}", later.how(one.policy), one.replay.cost))
@@ -393,9 +397,9 @@ def applicable(
         else "of the plan, not everything can be gated today"
     )
     lacking = [gates] if held else []
-    lacking += [] if nics is None else [limits_of_lists(nics)]
+    lacking += [limits] if limits else []
     missing = ["the missing gates"] if held else []
-    missing += [] if nics is None else ["what lists of NICs cannot do"]
+    missing += ["what lists of NICs cannot do"] if limits else []
     worth = max(0.0, today - cost)
     text = (
         f"{', and '.join(lacking)}; {words} can be applied {how}, and {' and '.join(missing)} would be worth "

@@ -14,6 +14,8 @@ from pdmodel.scenario import WritePolicy
 
 WRITE_LATER: Final = WritePolicy.WRITE_BACK.value
 """The write policy that copies what is evicted."""
+AS_IT_IS: Final = "as it is"
+"""How a rule is applied that needs no knob."""
 OFF: Final = {"True": "False", "true": "false", "1": "0", "on": "off"}
 """A flag that is set by default, and not set, in the words of its engine."""
 
@@ -48,7 +50,7 @@ class Later:
         """How a rule that needs no gate is applied."""
         words = [f"{self.writes.name} {WRITE_LATER}"] if policy.writebacks_last and self.writes is not None else []
         words += [f"{knob.name} {value}" for knob, value in self.sends or ()] if policy.after_prefill else []
-        return f"by {' and '.join(words)}" if words else "as it is"
+        return f"by {' and '.join(words)}" if words else AS_IT_IS
 
     def without_gates(
         self, tried: Sequence[tuple[Policy, Replay]], broken: Collection[str] = ()

@@ -21,12 +21,12 @@ from pdmodel.engines.spec import EngineSpec, Knob, RouteRule, Steers
 from pdmodel.hardware.ports import Route
 from pdmodel.hardware.routes import gpu_to_nic, nic_to_gpu
 from pdmodel.hardware.topology import Box
+from pdmodel.record import listed_record
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.outcome import Replay
 from pdmodel.replay.policies import UNMANAGED, PlanPolicy, QueuePolicy
-from pdmodel.resolve import ResolvedScenario, prices
+from pdmodel.resolve import ResolvedScenario
 from pdmodel.timeline.phases import FloatArray, Timeline
-from pdmodel.transfer.build import build_transfers
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.transfer.nics import NicLists, nic_order
 from pdmodel.verdict import WORTH, price_of_prefill, share_of_prefill
@@ -71,7 +71,7 @@ class NicChoice:
     ``gain``: what the plan saves over the cheapest schedule tried that keeps to the NICs of ``rule`` [GPU·s].
     ``paced_cost``: cost of the plan's pacing on them, None where it breaks a limit. ``prefill``, ``decode``: which NICs
     the plan uses. ``equal``: the NICs that a GPU uses carry equal parts; ``steady``: at all times. ``listed``: the
-    cheapest list.
+    cheapest list. ``is_plan``: the plan is made for it.
     """
 
     rule: RouteRule
@@ -82,6 +82,12 @@ class NicChoice:
     equal: bool
     steady: bool
     listed: Listed | None
+    is_plan: bool = False
+
+    @property
+    def lists(self) -> NicLists | None:
+        """Those that the plan is made for."""
+        return self.listed.lists if self.listed is not None and self.is_plan else None
 
 
 def nic_knob(engine: EngineSpec) -> Knob | None:
@@ -154,17 +160,25 @@ def nic_choice(
     gain = min([*kept, *([] if paced is None else [paced])], default=np.inf) - cost
     if gain < worth:
         return None
-    ours, theirs = _by_gpu(resolved, data, share)
+    ours, theirs, equal, steady = uses(resolved, data, choice)
     return NicChoice(
         rule=resolved.route_rule,
         gain=gain,
         paced_cost=paced,
         prefill=ours,
         decode=theirs,
-        equal=all(_is_equal(nics) for side in (ours, theirs) for nics in side.values()),
-        steady=_is_steady(data, plan.schedule, share),
+        equal=equal,
+        steady=steady,
         listed=_best(resolved, timeline, data, rules=rules, shares=(ours, theirs), centre=centre),
     )
+
+
+def uses(resolved: ResolvedScenario, data: AllocationData, choice: Choice) -> tuple[Shares, Shares, bool, bool]:
+    """NICs that a plan uses, on either side; whether in equal parts, and whether in the same ones at all times."""
+    share, plan = moved_share(data, choice.replay.route_bytes), choice.policy
+    ours, theirs = _by_gpu(resolved, data, share)
+    equal = all(_is_equal(nics) for side in (ours, theirs) for nics in side.values())
+    return ours, theirs, equal, not isinstance(plan, PlanPolicy) or _is_steady(data, plan.schedule, share)
 
 
 def _differ(data: AllocationData, share: FloatArray, other: FloatArray) -> bool:
@@ -240,7 +254,7 @@ def _best(
         tried.append(cheapest[0])
 
     def record(lists: NicLists) -> AllocationData:
-        return AllocationData.build(timeline, build_transfers(resolved, timeline, lists), prices(resolved))
+        return listed_record(resolved, timeline, lists)
 
     known = {_ways(data)}
     found: list[Listed] = []
@@ -303,8 +317,9 @@ def _to_try(resolved: ResolvedScenario, data: AllocationData, shares: tuple[Shar
 
 
 def _lists(resolved: ResolvedScenario, lists: Sequence[Mapping[int, tuple[int, ...]]]) -> NicLists:
-    """Of both sides; on rails the other end follows."""
-    return NicLists(lists[0], {} if resolved.route_rule is RouteRule.RAIL else lists[1])
+    """Of both sides, as a person would write them down; on rails the other end follows."""
+    ours, theirs = ({gpu: tuple(sorted(nics)) for gpu, nics in side.items()} for side in lists)
+    return NicLists(ours, {} if resolved.route_rule is RouteRule.RAIL else theirs)
 
 
 def _spread(
@@ -346,7 +361,8 @@ def nic_weights(nics: NicChoice | None, cost: float, prefill: float) -> tuple[En
     if nics is None:
         return ()
     does = nics.listed is not None and share_of_prefill(nics.listed.replay.cost - cost, prefill) < WORTH
-    gate, text = (Gate.GATEABLE, "a list of NICs does it") if does else (Gate.NEITHER, limits_of_lists(nics))
+    limits = limits_of_lists(nics)
+    gate, text = (Gate.GATEABLE, "a list of NICs does it") if does or not limits else (Gate.NEITHER, limits)
     return (Enforceability("choice of NICs", gate, 0.0, 0.0, 0.0, text),)
 
 
@@ -364,26 +380,32 @@ def nic_settings(
         ("D", nics.listed.lists.decode, nics.decode),
     ):
         if lists:
-            each = "; one value for the process of each rank" if len(set(lists.values())) > 1 else ""
-            reason = f"saves {saved:.3g} GPU·s{each}; the plan sends {shares_text(shares)}, and {limits_of_lists(nics)}"
+            reason, limits = f"saves {saved:.3g} GPU·s", limits_of_lists(nics)
+            reason += "; one value for the process of each rank" if len(set(lists.values())) > 1 else ""
+            reason += f"; the plan sends {shares_text(shares)}, and {limits}" if limits else ""
             reason += f" (default {knob.default})"
             found.append(Setting(knob.name, list_text(lists), "", knob.process, side, reason))
     return tuple(found)
 
 
 def saved_by_list(nics: NicChoice | None, rules: Sequence[tuple[QueuePolicy, Replay]]) -> float:
-    """What the best list of NICs saves over the cheapest of ``rules`` [GPU·s]; 0 for less than a tenth of the gain."""
+    """What the best list of NICs saves over the cheapest of ``rules`` [GPU·s]; 0 for less than a tenth of the gain.
+
+    All that it saves where the plan is made for it.
+    """
     if nics is None or nics.listed is None:
         return 0.0
     saved = min(replay.cost for _, replay in rules) - nics.listed.replay.cost
-    return saved if saved >= TENTH * nics.gain else 0.0
+    return saved if nics.is_plan or saved >= TENTH * nics.gain else 0.0
 
 
 def limits_of_lists(nics: NicChoice) -> str:
-    """What a list of NICs cannot do that the plan asks for."""
+    """What a list of NICs cannot do that the plan asks for; empty where the plan is made for a list and follows it."""
     limits = [] if nics.equal else ["a list can exclude a NIC, not weigh it"]
     limits += [] if nics.steady else ["no list changes from phase to phase"]
-    return " and ".join(limits) or f"a list leaves the rest to the engine's rule ({nics.rule.value})"
+    if not limits and not nics.is_plan:
+        return f"a list leaves the rest to the engine's rule ({nics.rule.value})"
+    return " and ".join(limits)
 
 
 def with_nics(verdict: Verdict, nics: NicChoice | None, saved: float, prefill: float) -> Verdict:

@@ -38,7 +38,8 @@ from pdmodel.kv_evidence import (
     with_fix,
 )
 from pdmodel.later import Later
-from pdmodel.nic_lists import Listed, nic_choice, nic_settings, nic_weights, saved_by_list, with_nics
+from pdmodel.nic_lists import Listed, nic_settings, nic_weights, saved_by_list, with_nics
+from pdmodel.nic_plan import shortfall_of
 from pdmodel.pacing import schedule_rows, throttled_nic_rate
 from pdmodel.record import earliest_record, scenario_record
 from pdmodel.replay import engine
@@ -53,7 +54,7 @@ from pdmodel.timeline.phases import Timeline
 from pdmodel.timeline.residual import PiecewiseConstant
 from pdmodel.transfer.breakdown import transfer_breakdown
 from pdmodel.transfer.prefetch import settled
-from pdmodel.verdict import judge, no_kv_prefill_s, port_shortfall, price_of_prefill
+from pdmodel.verdict import judge, no_kv_prefill_s, price_of_prefill
 
 ScenarioLike = str | os.PathLike[str] | Scenario | ResolvedScenario
 """Name of a shipped scenario, path of a file, a scenario as written, or a resolved one."""
@@ -105,8 +106,9 @@ def answer(decided: Decided) -> Plan:
     resolved, timeline, data, choice = found.resolved, found.timeline, found.data, found.choice
     control, memory = controls_of(resolved, data), memory_of(resolved, choice.memory)
     slack_s = resolved.spec.kv_slack * no_kv_prefill_s(data)
-    bound, eager = bound_of(data, choice), earliest_record(resolved, timeline)
-    shortfall, transfer_times = port_shortfall(eager, slack_s), transfer_breakdown(resolved)
+    bound, eager = bound_of(data, choice), earliest_record(resolved, timeline, found.lists)
+    shortfall = shortfall_of(resolved, timeline, eager, slack_s, found.lists)
+    transfer_times = transfer_breakdown(resolved)
     verdict = judge(
         data,
         shortfall=shortfall,
@@ -167,13 +169,12 @@ class _Pacing:
 
 
 def _pacing(found: Candidate, verdict: Verdict) -> _Pacing:
-    data, choice, engine = found.data, found.choice, found.resolved.engine
+    data, choice, engine, nics = found.data, found.choice, found.resolved.engine, found.nics
     cost, prefill = choice.replay.cost, price_of_prefill(data)
     rows, bursts = schedule_rows(data, choice.replay), phase_bursts(data, engine)
     judged = enforceability(bursts, engine)
     later = Later.of(found.resolved)
     rules = later.without_gates(choice.policies, choice.broken)
-    nics = nic_choice(found.resolved, found.timeline, data, choice, rules)
     gates = (*judged, *send_order(data, engine))
     knobs: tuple[Setting, ...] = ()
     if verdict.kind not in (VerdictKind.HEADROOM, VerdictKind.NO_SHARED_PORT):

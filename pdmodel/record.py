@@ -12,6 +12,7 @@ from pdmodel.timeline.build import timeline as build_timeline
 from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.build import build_transfers
 from pdmodel.transfer.flows import Transfers
+from pdmodel.transfer.nics import NicLists
 from pdmodel.transfer.prefetch import is_prefetch
 
 
@@ -24,14 +25,19 @@ def scenario_record(resolved: ResolvedScenario) -> tuple[Timeline, AllocationDat
         raise error.located(file=resolved.file) from None
 
 
-def earliest_record(resolved: ResolvedScenario, timeline: Timeline) -> AllocationData:
+def listed_record(resolved: ResolvedScenario, timeline: Timeline, lists: NicLists) -> AllocationData:
+    """The record of a scenario whose sends use the NICs of a list alone."""
+    return AllocationData.build(timeline, build_transfers(resolved, timeline, lists), prices(resolved))
+
+
+def earliest_record(resolved: ResolvedScenario, timeline: Timeline, lists: NicLists | None = None) -> AllocationData:
     """The record with every flow released when its bytes exist: what the ports allow, whatever the engine does.
 
-    Without prefetches from a store: a request waits for them by its own policy, so the clock without them is no due
-    time of theirs. Memory is left out.
+    ``lists``: other NICs than the scenario's for sends. Without prefetches from a store: a request waits for them by
+    its own policy, so the clock without them is no due time of theirs. Memory is left out.
     """
     transfer = resolved.spec.transfer.model_copy(update={"release_after": ReleaseAfter.KV_WRITE, "early_send": True})
     eager = replace(resolved, spec=resolved.spec.model_copy(update={"transfer": transfer}))
-    found = build_transfers(eager, timeline)
+    found = build_transfers(eager, timeline, lists)
     flows = tuple(flow for flow in found.flows if not is_prefetch(flow))
     return AllocationData.build(timeline, Transfers(flows, found.ports), prices(eager))

@@ -16,13 +16,17 @@ from pdmodel.allocation.residual import clock_bounds
 from pdmodel.answer import ReuseResult
 from pdmodel.choose import Choice, choose, cost_floor
 from pdmodel.costs.fullest_port import fullest_port
-from pdmodel.record import scenario_record
+from pdmodel.later import Later
+from pdmodel.nic_lists import NicChoice, nic_choice
+from pdmodel.nic_plan import is_cheaper, on_list
+from pdmodel.record import listed_record, scenario_record
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.policies import RESIDUAL_EDF, STRICT
 from pdmodel.resolve import MOST_PASSES, ResolvedScenario
 from pdmodel.scenario import Reuse
 from pdmodel.timeline.phases import Timeline
 from pdmodel.transfer.flows import FlowKind
+from pdmodel.transfer.nics import NicLists
 from pdmodel.workload.request import CacheTier, Request
 
 MOST_SPLITS: Final = 24
@@ -41,13 +45,22 @@ NEAR: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A scenario with its prefixes cut, planned: ``base`` [GPU·s] is what it costs before any delay."""
+    """A scenario with its prefixes cut, planned: ``base`` [GPU·s] is what it costs before any delay.
+
+    ``nics``: what other NICs than the engine's are worth to the plan, where that was looked at.
+    """
 
     resolved: ResolvedScenario
     timeline: Timeline
     data: AllocationData
     choice: Choice
     base: float
+    nics: NicChoice | None = None
+
+    @property
+    def lists(self) -> NicLists | None:
+        """The NICs that the plan is made for, where they are a list."""
+        return None if self.nics is None else self.nics.lists
 
     @property
     def total(self) -> float:
@@ -119,6 +132,7 @@ def decide(
     say = progress or _quiet
     best = _planned(resolved, measured, say)
     if resolved.spec.cache.reuse is Reuse.LOAD:
+        best = _with_nics(best, measured, say)
         return Decided(best, notes=_hints(best, measured))
     searches: dict[str, _Search] = {}
     wanted = [request for request in resolved.requests if least_split(resolved, request) < request.cached_tokens]
@@ -130,6 +144,7 @@ def decide(
             searches[request.name] = search
         if best is before or len(wanted) == 1:
             break
+    best = _with_nics(best, measured, say)
     return Decided(best, tuple(row for request in wanted for row in _rows(searches[request.name], best)))
 
 
@@ -175,6 +190,19 @@ def with_split(resolved: ResolvedScenario, request: Request, split: int) -> Reso
 def _planned(resolved: ResolvedScenario, measured: tuple[float, float] | None, say: Say) -> Candidate:
     timeline, data = scenario_record(resolved)
     return Candidate(resolved, timeline, data, choose(data, measured, say), base_cost(data))
+
+
+def _with_nics(found: Candidate, measured: tuple[float, float] | None, say: Say) -> Candidate:
+    """With what its NICs are worth; planned again on the best list of NICs where that is cheaper than the plan."""
+    resolved, timeline, choice = found.resolved, found.timeline, found.choice
+    rules = Later.of(resolved).without_gates(choice.policies, choice.broken)
+    nics = nic_choice(resolved, timeline, found.data, choice, rules)
+    if nics is None or nics.listed is None or not is_cheaper(nics, choice):
+        return replace(found, nics=nics)
+    say("planning on a list of NICs")
+    data = listed_record(resolved, timeline, nics.listed.lists)
+    nics, choice = on_list(resolved, nics, choice, data, choose(data, measured, say))
+    return replace(found, data=data, choice=choice, nics=nics)
 
 
 def _hints(now: Candidate, measured: tuple[float, float] | None) -> tuple[str, ...]:

@@ -22,13 +22,16 @@ from pdmodel.nic_lists import (
     saved_by_list,
     with_nics,
 )
+from pdmodel.nic_plan import shortfall_of
 from pdmodel.planner import plan, simulate
-from pdmodel.record import scenario_record
+from pdmodel.record import earliest_record, scenario_record
 from pdmodel.replay.policies import UNMANAGED
 from pdmodel.report.text import plan_document
 from pdmodel.resolve import load_scenario
+from pdmodel.scenario import Scenario
 from pdmodel.transfer.build import build_transfers
 from pdmodel.transfer.nics import NicLists
+from pdmodel.verdict import port_shortfall
 
 # One near NIC of 42 GB/s and three far ones of 7.5 GB/s: Mooncake issue 813 (tests/transfer/test_nics.py).
 FAR_NICS = str(Path(__file__).resolve().parents[1] / "published" / "boxes" / "pix_and_node.json")
@@ -93,6 +96,83 @@ def test_what_can_be_applied_is_the_list(spread) -> None:
     assert "nic_list (best simple)" in {row[0] for row in sections["Times"].table.rows}
     assert len(sections["What to set: knobs"].bullets) == 2
     assert spread.applicable.text in sections["Enforceability"].bullets
+
+
+# ---- a list of more NICs than the plan may use -----------------------------------------------------------------------
+def four_of_eight(*user_prices, tokens=2048):
+    """TP1 to TP4 in pieces of 256 B: work requests bind: two NICs by the rule, three as planned, four by a list."""
+    requests = [{"name": f"r{k}", "input_tokens": tokens, "user_price_gpus": p} for k, p in enumerate(user_prices)]
+    decode = {"hardware": "b200_8nic", "tp_size": 4, "ep_size": 4, "ep_exchange": "all_to_all"}
+    return Scenario.parse(
+        {
+            "schema_version": 1,
+            "name": "four_of_eight",
+            "llm": "qwen3-30b-a3b",
+            "prefill": {"hardware": "b200_8nic", "engine": "sglang_nixl", "tp_size": 1},
+            "decode": decode,
+            "requests": requests,
+            "transfer": {"route_rule": "round_robin", "posting_threads": 1000},
+        }
+    )
+
+
+@cache
+def few_nics(*user_prices, tokens=2048):
+    return plan(four_of_eight(*user_prices, tokens=tokens))
+
+
+@pytest.mark.parametrize("prices", [(8,), (0.1, 8)])
+def test_a_plan_is_no_dearer_than_a_list_in_its_table(prices) -> None:
+    found = few_nics(*prices)
+    cost = costs(found)
+    assert cost["plan"] <= min(cost.values()) * (1 + 1e-9)
+    assert cost["nic_list"] < 0.51 * cost["unmanaged"]
+    assert cost["plan"] == found.replay.cost
+    lines = {(line.side, line.value) for line in found.settings}
+    assert lines == {(side, "nic0, nic1, nic2, nic3") for side in "PD"}
+
+
+def test_a_list_that_is_cheaper_is_the_plan() -> None:
+    found = few_nics(8, tokens=64)
+    cost = costs(found)
+    assert cost["plan"] == cost["nic_list"] == pytest.approx(0.5 * cost["unmanaged"], rel=1e-3)
+    assert (found.solver.path, found.solver.rule, found.solver.status) == ("policy:nic_list", "nic_list", "accepted")
+    assert simulate(found.data, UNMANAGED).cost == pytest.approx(cost["plan"])  # the record is that of the list
+    assert (found.applicable.policy, found.applicable.worth_of_gates) == ("nic_list", 0.0)
+    assert found.applicable.text == "nic_list needs no gate: it can be applied by a list of NICs"
+    saved = cost["unmanaged"] - cost["nic_list"]
+    assert {line.reason for line in found.settings} == {f"saves {saved:.3g} GPU·s (default all)"}
+    (row,) = found.enforceability
+    assert (row.gate, row.text) == (Gate.GATEABLE, "a list of NICs does it")
+    assert f"the choice of NICs is worth up to {saved:.3g} GPU·s" in found.verdict.text
+    table = next(part for part in plan_document(found).sections if part.title == "Times").table
+    assert "plan (= nic_list)" in {row[0] for row in table.rows}
+
+
+def test_on_a_list_it_is_planned_again() -> None:
+    """Two users, one of them 80 times as urgent: whose KV goes first is worth more than the list brings."""
+    found = few_nics(0.1, 8)
+    cost = costs(found)
+    assert found.solver.rule == "" and cost["plan"] < 0.9 * cost["nic_list"]
+    assert simulate(found.data, "strict").cost == pytest.approx(cost["nic_list"])
+    assert found.applicable.policy == "nic_list"
+    assert found.applicable.text.startswith("of the plan, not everything can be gated today; unmanaged on P nic0, nic1")
+    assert "what lists of NICs cannot do" not in found.applicable.text
+
+
+def test_infeasible_is_what_fails_with_a_list_and_without(variant) -> None:
+    """All four GPUs across the socket are late by far more than what leaves each of them by either NIC."""
+    one = {"name": "r", "input_tokens": 32768, "cached_tokens": 32704, "cached_in": "hbm"}
+    resolved = variant("far_nics", {"requests": [one]})
+    timeline, _ = scenario_record(resolved)
+    far = NicLists(dict.fromkeys(range(4), (1,)))
+    eager = earliest_record(resolved, timeline, far)
+    late_s = port_shortfall(eager, 0.0).late_s
+    assert shortfall_of(resolved, timeline, eager, 1.01 * late_s, far) is None
+    assert shortfall_of(resolved, timeline, eager, 0.5 * late_s, None).late_s == late_s
+    assert port_shortfall(earliest_record(resolved, timeline), 0.5 * late_s) is None
+    assert shortfall_of(resolved, timeline, eager, 0.5 * late_s, far) is None
+    assert shortfall_of(resolved, timeline, eager, 0.0, far).late_s == late_s
 
 
 # ---- several GPUs behind one NIC -------------------------------------------------------------------------------------

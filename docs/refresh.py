@@ -29,6 +29,7 @@ PAGES = (
     ROOT / "docs" / "own_machine.md",
     ROOT / "docs" / "engines.md",
     ROOT / "docs" / "kv_tiers.md",
+    ROOT / "docs" / "kv_transfer.md",
 )
 MEASURED_BOXES = ("rtx_pro_6000_server", "l40s_pcie_gen4", "h100_8nic", "h200_nvlink_2nic", "b200_8nic")
 BLOCK = re.compile(r"(<!-- quote: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(<!-- end -->)", flags=re.DOTALL)
@@ -183,6 +184,15 @@ def own(name: str) -> Callable[[], str]:
     return quoted
 
 
+def far_nics() -> str:
+    """Verdict, times and the list to set of a scenario whose plan uses other NICs than the engine does."""
+    text, shown = run("plan", "far_nics"), []
+    for start, stop in (("Verdict\n", "  Bound:"), ("Times\n", "  no_kv"), ("What to set: knobs\n", "\n\n")):
+        part = text[text.index(start) :]
+        shown.append(part[: part.index(stop)].rstrip())
+    return "```text\n$ pdmodel plan far_nics\n...\n" + "\n...\n".join(shown) + "\n```\n"
+
+
 KV_TIERS = {
     "kv-tier-agentic": "cost kv-tier --llm qwen3-235b-a22b-fp8 --hardware rtx_pro_6000_wrx90_two_roots "
     "--prefill tp=8,ep=8 --cached 62k --new 2k",
@@ -247,6 +257,7 @@ QUOTES: dict[str, Callable[[], str]] = {
     "engine-list": engine_list,
     "engine-compare": engine_compare,
     **{name: kv_tiers(name) for name in KV_TIERS},
+    "far-nics": far_nics,
     "store-backends": store_backends,
     "calibration-report": calibration_report,
     "calibration-plans": calibration_plans,

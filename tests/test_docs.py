@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pdmodel import errors
 from pdmodel.allocation.limits import MemoryRow
 from pdmodel.allocation.terms import CriticalDelay, Term
+from pdmodel.cli.main import app
 from pdmodel.engines.spec import EngineSpec
 from pdmodel.hardware.profile import HardwareProfile
 from pdmodel.planner import plan
@@ -122,3 +123,18 @@ def test_every_term_of_the_programs_is_documented() -> None:
     terms = {term.__name__ for term in Term.__subclasses__() if term.equation}
     assert {CriticalDelay.__name__, MemoryRow.__name__} < terms
     assert not {name for name in terms if f"`{name}`" not in page}
+
+
+COMMANDS = [
+    f"{group.name} {command.name}"
+    for group in app.registered_groups
+    for command in group.typer_instance.registered_commands
+] + [command.name for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_first_page_names_every_command(command: str) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| (`(\w+)[^|]*)\|", text.partition("| command | does |")[2], re.MULTILINE))
+    rows = {row for row, name in table.items() if name == command.split(maxsplit=1)[0]}
+    assert any(re.search(rf"\b{command.rsplit(maxsplit=1)[-1]}`", row) for row in rows), command

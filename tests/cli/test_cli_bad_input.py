@@ -62,7 +62,11 @@ CASES: list[tuple[str, Change, list[str]]] = [
     ("more ranks than GPUs", set_key("prefill.instances", 3), ["prefill", "12", "8"]),
     ("GPU index off", set_key("prefill.gpus", [[0, 1, 2, 8]]), ["prefill.gpus", "8", "0 to 7"]),
     ("NIC index off", set_key("transfer.nics", [2]), ["transfer.nics", "found NIC 2", "0 to 1"]),
-    ("LLM larger than memory", set_key("llm", "deepseek-v3"), ["GiB of weights", "at most 86.4 GiB", "memory_fraction 0.9"]),
+    (
+        "LLM larger than memory",
+        set_key("llm", "deepseek-v3"),
+        ["GiB of weights", "at most 86.4 GiB", "memory_fraction 0.9"],
+    ),
     ("unknown LLM", set_key("llm", "qwen3-33b"), ["llm: unknown LLM 'qwen3-33b'", "did you mean"]),
     (
         "unknown profile",

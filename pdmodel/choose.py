@@ -15,6 +15,7 @@ from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.fast_paths import bound_prices, certified, lower_bound, single_port
 from pdmodel.allocation.solution import Solution, SolvePath
 from pdmodel.answer import SolverResult
+from pdmodel.errors import SolverError
 from pdmodel.replay.engine import simulate
 from pdmodel.replay.memory import PoolTrace, memory_trace
 from pdmodel.replay.outcome import Replay
@@ -38,6 +39,9 @@ from pdmodel.verdict import WORTH, Contest, price_of_prefill, shares_port
 ON_TIME = 1e-9
 QUICK_INTERVALS = 30_000
 """Intervals times routes up to which program R takes a few tenths of a second."""
+LARGE_INTERVALS = 200_000
+"""Intervals times routes beyond which program R takes some ten seconds: one round of it at most, and none for a mere
+pause of a lane for which program E has an answer."""
 PROVED = 1e-6
 """An answer without a solver is called optimal where it is this close to a lower bound, as a share of its cost."""
 
@@ -47,7 +51,8 @@ class Choice:
     """The plan (a schedule or a simple rule), its recorded replay, and everything it was held against.
 
     ``memory``: the pools over time under the plan. ``broken``: of each candidate, by name, that does not fit its
-    memory, lets a lease expire or never ends its write-backs, why. ``warnings``: the leases that the plan cannot keep.
+    memory, lets a lease expire or never ends its write-backs, why. ``warnings``: the leases that the plan cannot keep,
+    and programs that found no optimum.
     """
 
     policy: Policy
@@ -81,8 +86,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    path: SolvePath
+    """What answers: a path, with the best schedule found where there is one; ``failed``: programs without an optimum.
+
+    Without a path no program has an optimum, and the simple rules are all there is.
+    """
+
+    path: SolvePath | None
     solution: Solution | None = None
+    failed: tuple[str, ...] = ()
 
 
 def choose(
@@ -101,6 +112,10 @@ def choose(
     Returns
     -------
     The candidate of least replayed cost at fair arbitration, or at what was measured.
+
+    Raises
+    ------
+    SolverError: no program has an optimum, and KV starves under every simple rule.
 
     """
     started = time.perf_counter()
@@ -142,7 +157,7 @@ def choose(
         ),
         memory=memory_trace(data, recorded),
         broken={p.name: reason for p, r in (*tried, (policy, replay)) if (reason := keeps.reason(p, r))},
-        warnings=_lost(data, recorded),
+        warnings=(*_lost(data, recorded), *found.failed),
     )
 
 
@@ -260,26 +275,63 @@ def _program(
     Program E on one lane, with several requests for the best course found. Program R where there are more lanes, where
     a lane pauses for an arrival or what E found breaks a limit, and beside E where R takes next to no time.
     """
-    found = [_elastic(data, tried)] if len(data.lanes) == 1 else []
-    planned = [_planned(data, solution, keeps.centre) for solution in found]
-    quick = len(data.interval_s) * len(data.routes) <= QUICK_INTERVALS
-    if not found or (len(data.requests) > 1 and (quick or has_pauses(data) or keeps.reason(*planned[0]))):
-        from pdmodel.allocation.program_r import quantum_rounds
+    found: list[Solution] = []
+    planned: list[tuple[Policy, Replay]] = []
+    failed: list[str] = []
 
-        least = math.inf
-        for solution in quantum_rounds(data):
-            others = (
-                [solution] if solution.in_turn is None else [solution, replace(solution, schedule=solution.in_turn)]
-            )
-            found += others
-            planned += [_planned(data, one, keeps.centre) for one in others]
-            cost = min(replay.cost for _, replay in planned[-len(others) :])
-            if not cost < least:
-                break
-            least = cost
+    def take(*solutions: Solution) -> float:
+        found.extend(solutions)
+        planned.extend(_planned(data, one, keeps.centre) for one in solutions)
+        return min(replay.cost for _, replay in planned[-len(solutions) :])
+
+    if len(data.lanes) == 1:
+        try:
+            take(_elastic(data, tried))
+        except SolverError as error:
+            failed.append(str(error))
+    if not planned or (len(data.requests) > 1 and _worth_residual(data, keeps, planned[0])):
+        try:
+            _residual(data, take)
+        except SolverError as error:
+            failed.append(str(error))
+    if not planned:
+        if all(math.isinf(replay.cost) for _, replay in tried):
+            raise SolverError("; ".join(failed))
+        return _Found(None, failed=(f"{'; '.join(failed)}: the plan is the best of the simple rules",)), []
     best = keeps.best(planned)
     solution = next(solution for solution, pair in zip(found, planned, strict=True) if pair is best)
-    return _Found(solution.path, solution), planned
+    return _Found(solution.path, solution, tuple(failed)), planned
+
+
+def _size(data: AllocationData) -> int:
+    """Intervals times routes."""
+    return len(data.interval_s) * len(data.routes)
+
+
+def _worth_residual(data: AllocationData, keeps: Keeps, elastic: tuple[Policy, Replay]) -> bool:
+    """Whether program R may add to what program E found for several requests, and is worth its time."""
+    pauses = has_pauses(data) and _size(data) <= LARGE_INTERVALS
+    return _size(data) <= QUICK_INTERVALS or pauses or bool(keeps.reason(*elastic))
+
+
+def _residual(data: AllocationData, take: Callable[..., float]) -> None:
+    """Rounds of program R while they help, handed to ``take``, which says what they cost; one round where it is large.
+
+    A round without an optimum ends them, an error only where it is the first one.
+    """
+    from pdmodel.allocation.program_r import quantum_rounds
+
+    least = math.inf
+    try:
+        for solution in quantum_rounds(data):
+            in_turn = () if solution.in_turn is None else (replace(solution, schedule=solution.in_turn),)
+            cost = take(solution, *in_turn)
+            if not cost < least or _size(data) > LARGE_INTERVALS:
+                break
+            least = cost
+    except SolverError:
+        if math.isinf(least):
+            raise
 
 
 def _elastic(data: AllocationData, tried: Sequence[tuple[Policy, Replay]]) -> Solution:
@@ -359,11 +411,11 @@ def _solver_result(found: _Found, policy: Policy, replay: Replay, *, floor: floa
     solution, rule = found.solution, "" if isinstance(policy, PlanPolicy) else policy.name
     if solution is not None and not rule:
         gap, status = solution.gap, solution.status.value
-        return SolverResult(found.path.value, status, solution.objective, gap, wall_s, solution.variables)
+        return SolverResult(solution.path.value, status, solution.objective, gap, wall_s, solution.variables)
     bound = max(floor, _bound(solution, len(replay.prefill_s)))
     gap = max(0.0, replay.cost - bound) / replay.cost if replay.cost > 0 else 0.0
     proved = found.path is SolvePath.CERTIFIED or gap <= PROVED
-    path = found.path.value if solution is None else f"policy:{rule}"
+    path = found.path.value if solution is None and found.path else f"policy:{rule}"
     variables = 0 if solution is None else solution.variables
     status = "optimal" if proved else "accepted"
     return SolverResult(path, status, replay.cost, gap, wall_s, variables, rule)

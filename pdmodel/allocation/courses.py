@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,9 +10,10 @@ from pdmodel.allocation.course import Course, sends, shortest_first
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.solution import Solution
+from pdmodel.errors import SolverError
 
 MOST_VARIABLES = 20_000
-"""What all programs of a search may have together; the first few are solved anyway."""
+"""What all programs of a search may have together; the first few are solved anyway, up to three times as much."""
 LEAST_SOLVES, MOST_SOLVES = 4, 60
 GAIN = 1e-9
 """A course that saves less than this share saves nothing."""
@@ -37,7 +39,7 @@ def best_course(data: AllocationData, courses: Sequence[Course]) -> Solution:
 
     Raises
     ------
-    As `solve_elastic`.
+    As `solve_elastic`, where no course has an optimum.
 
     """
     count, order = len(data.lanes[0].phases), tuple(shortest_first(data, range(len(data.requests))))
@@ -56,7 +58,10 @@ def best_course(data: AllocationData, courses: Sequence[Course]) -> Solution:
             swapped = list(best.order)
             swapped[here], swapped[here + 1] = swapped[here + 1], swapped[here]
             best = search.better(best, _State(best.done, tuple(swapped)))
-    return search.found[search.course(best)]
+    course = search.course(best)
+    if course in search.failed:
+        raise search.failed[course]
+    return search.found[course]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class _Search:
     data: AllocationData
     begun: tuple[int, ...]
     found: dict[Course, Solution] = field(default_factory=dict)
+    failed: dict[Course, SolverError] = field(default_factory=dict)
     variables: int = 0
 
     def course(self, state: _State) -> Course:
@@ -83,27 +89,38 @@ class _Search:
         return Course(tuple(done), self.begun)
 
     def cost(self, state: _State) -> tuple[bool, float]:
-        """Whether a limit is broken, and the objective."""
-        solution = self.found[self.course(state)]
+        """Whether a limit is broken, and the objective; without an optimum nothing is worse."""
+        solution = self.found.get(self.course(state))
+        if solution is None:
+            return True, math.inf
         excess = (solution.memory_excess_bytes, solution.lease_excess_s)
         return any(one is not None and bool(one.any()) for one in excess), solution.objective
 
     @property
     def tired(self) -> bool:
-        solves = len(self.found)
-        return solves >= MOST_SOLVES or (solves >= LEAST_SOLVES and self.variables >= MOST_VARIABLES)
+        solves = len(self.found) + len(self.failed)
+        most = MOST_VARIABLES if solves >= LEAST_SOLVES else 3 * MOST_VARIABLES
+        return solves >= MOST_SOLVES or self.variables >= most
 
     def look(self, state: _State) -> _State:
         """Solve for a state."""
         course = self.course(state)
-        if course not in self.found:
-            self.found[course] = solve_elastic(self.data, course=course)
-            self.variables += self.found[course].variables
+        if not self.knows(course):
+            try:
+                self.found[course] = solve_elastic(self.data, course=course)
+            except SolverError as error:
+                self.failed[course] = error
+            else:
+                self.variables += self.found[course].variables
         return state
+
+    def knows(self, course: Course) -> bool:
+        """Whether a course has been looked at."""
+        return course in self.found or course in self.failed
 
     def better(self, best: _State, other: _State) -> _State:
         """The other state if it is known, or may still be looked at, and costs less."""
-        if self.course(other) not in self.found and self.tired:
+        if not self.knows(self.course(other)) and self.tired:
             return best
         (broken, cost), (breaks, least) = self.cost(self.look(other)), self.cost(best)
         return other if (broken, cost) < (breaks, least * (1 - GAIN)) else best

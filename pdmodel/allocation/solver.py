@@ -3,7 +3,8 @@
 HiGHS gives exact objectives and few non-zero rates: its simplex is two to three times as fast as its interior point
 (with crossover to a vertex) on programs of up to some thousand variables, and up to twice as slow on large contended
 ones. Clarabel (interior point) is some three times as fast on large programs, to about 1e-9 of the cost. HiGHS and
-Clarabel stand by for each other.
+Clarabel stand by for each other. Memory and leases yield where they must, so every program has an optimum: a solver
+that says otherwise has lost its way among figures of very different size, and the next one is asked.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ TOLERANCE = 1e-9
 VERTEX_LIMIT = 30_000
 #: Number of variables up to which HiGHS uses its simplex.
 SIMPLEX_LIMIT = 10_000
+#: Iterations of the simplex per variable after which another algorithm is tried; most programs need less than three.
+MOST_ITERATIONS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,22 @@ def highs_options(variables: int) -> Mapping[str, Any]:
         "solver": "simplex" if variables <= SIMPLEX_LIMIT else "ipm",
         "primal_feasibility_tolerance": TOLERANCE,
         "dual_feasibility_tolerance": TOLERANCE,
+        "simplex_iteration_limit": MOST_ITERATIONS * variables + 1000,
     }
+
+
+def _attempts(variables: int) -> list[tuple[str, dict[str, Any]]]:
+    """Solvers and their options in the order in which they are tried.
+
+    Where an exact vertex is worth its time, HiGHS is asked twice: the simplex without presolve and at the tolerances
+    that it was made for takes longer, and loses its way last.
+    """
+    import cvxpy as cp
+
+    highs = (cp.HIGHS, {"highs_options": dict(highs_options(variables))})
+    plain = (cp.HIGHS, {"highs_options": {"solver": "simplex", "presolve": "off"}})
+    clarabel = (cp.CLARABEL, {"tol_feas": TOLERANCE, "tol_gap_abs": TOLERANCE, "tol_gap_rel": TOLERANCE})
+    return [highs, plain, clarabel] if variables <= VERTEX_LIMIT else [clarabel, highs, plain]
 
 
 def assemble(terms: Sequence[Term]) -> tuple[Any, dict[str, Any]]:
@@ -64,19 +82,16 @@ def assemble(terms: Sequence[Term]) -> tuple[Any, dict[str, Any]]:
 def solve_terms(terms: Sequence[Term], name: str, variables: int) -> Solved:
     """Minimise the terms' cost subject to their constraints.
 
-    HiGHS goes first up to `VERTEX_LIMIT` variables, Clarabel beyond; the other one where the first finds no accurate
-    optimum. Raises `SolverError` unless an optimum is found.
+    HiGHS goes first up to `VERTEX_LIMIT` variables, Clarabel beyond; the next one where one finds no accurate optimum.
+    Beyond that limit what misses the tolerance slightly is an answer too: the other solver may take minutes, and every
+    answer is replayed. Raises `SolverError` unless an optimum is found.
     """
     import cvxpy as cp
 
     problem, constraints = assemble(terms)
     _silence_banner()
-    attempts: list[tuple[str, dict[str, Any]]] = [
-        (cp.HIGHS, {"highs_options": dict(highs_options(variables))}),
-        (cp.CLARABEL, {"tol_feas": TOLERANCE, "tol_gap_abs": TOLERANCE, "tol_gap_rel": TOLERANCE}),
-    ]
     said: list[str] = []
-    for solver, options in attempts if variables <= VERTEX_LIMIT else attempts[::-1]:
+    for solver, options in _attempts(variables):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the status says whether a solution is inaccurate
@@ -84,7 +99,8 @@ def solve_terms(terms: Sequence[Term], name: str, variables: int) -> Solved:
         except cp.error.SolverError as error:
             said.append(f"{solver}: {error}")
             continue
-        if problem.status == Status.OPTIMAL or (said and problem.status in tuple(Status)):
+        rough = (said or variables > VERTEX_LIMIT) and problem.status in tuple(Status)
+        if problem.status == Status.OPTIMAL or rough:
             duals = {key: np.atleast_1d(c.dual_value) for key, c in constraints.items()}
             return Solved(float(problem.value), duals, Status(problem.status), _gap(problem))
         said.append(f"{solver}: {problem.status}")
@@ -96,12 +112,17 @@ def solve_limited(terms: Sequence[Term], excess: Excess | None, name: str, varia
 
     At the price of ``excess`` first: if nothing is too much then, the price did not matter. Else the least that is too
     much is found by itself, and the cost is minimised with that much allowed. The objective is without that price.
+    Beyond `VERTEX_LIMIT` variables the first answer stays, and its gap is what the solver's is of the cost alone.
     """
     if excess is None:
         return solve_terms(terms, name, variables)
     solved = solve_terms((*terms, excess), name, variables)
+    cost = solved.objective - float(excess.cost().value)
     if excess.total <= NONE * excess.unit:
-        return replace(solved, objective=solved.objective - float(excess.cost().value))
+        return replace(solved, objective=cost)
+    if variables > VERTEX_LIMIT:
+        gap = solved.gap * abs(solved.objective) / cost if cost > 0 else 1.0
+        return replace(solved, objective=cost, gap=min(gap, 1.0))
     solve_terms((*(Constraints(term) for term in terms), replace(excess, price=1.0)), name, variables)
     most = excess.total * (1.0 + TOLERANCE) + TOLERANCE
     return solve_terms((*terms, replace(excess, price=0.0, most=most)), name, variables)

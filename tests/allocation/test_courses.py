@@ -13,7 +13,9 @@ from pdmodel.allocation.courses import best_course
 from pdmodel.allocation.data import AllocationData
 from pdmodel.allocation.program_e import solve_elastic
 from pdmodel.allocation.program_r import quantum_rounds
+from pdmodel.allocation.solution import Solution
 from pdmodel.choose import choose, course_of, has_pauses
+from pdmodel.errors import SolverError
 from pdmodel.hardware.ports import Port, PortKind, Route
 from pdmodel.replay import SIMPLE, plan, simulate
 from pdmodel.timeline.clock import run_clock
@@ -186,3 +188,25 @@ def test_the_plan_is_no_dearer_than_rules_and_rounds(data) -> None:
     if has_pauses(data):
         first = next(iter(quantum_rounds(data)))
         assert found <= simulate(data, plan(first.schedule)).cost * (1 + 1e-9) + 1e-12
+
+
+def test_a_course_without_an_optimum_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = two_turns(5.0)
+    tail, early = Course((4, 4), (0, 1)), Course((1, 4), (0, 1))
+    exact = best_course(data, [early, tail])
+    looked = []
+
+    def solve(data: AllocationData, *, course: Course) -> Solution:
+        looked.append(course)
+        if len(looked) == 1:
+            message = "out of order"
+            raise SolverError(message)
+        return solve_elastic(data, course=course)
+
+    monkeypatch.setattr("pdmodel.allocation.courses.solve_elastic", solve)
+    assert best_course(data, [tail, early]).objective == pytest.approx(exact.objective)
+    assert len(looked) == len(set(looked)) > 1
+    looked.clear()
+    monkeypatch.setattr("pdmodel.allocation.courses.MOST_SOLVES", 1)
+    with pytest.raises(SolverError, match="out of order"):
+        best_course(data, [tail, early])

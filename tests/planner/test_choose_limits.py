@@ -1,12 +1,20 @@
 """What competes to be the plan: write-backs, leases and memory in `choose`."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import pdmodel.choose as choose_module
 from pdmodel.allocation.data import AllocationData
+from pdmodel.allocation.program_r import solve_residual
+from pdmodel.allocation.solution import Solution
 from pdmodel.choose import choose
+from pdmodel.errors import SolverError
+from pdmodel.planner import plan
+from pdmodel.resolve import resolve_scenario
+from pdmodel.scenario import Scenario
 from pdmodel.timeline.phases import DecodeLane
 from pdmodel.verdict import shares_port
 
@@ -154,3 +162,94 @@ def test_write_backs_alone_can_cost_a_prefill_and_the_plan_avoids_it() -> None:
     assert choice.replay.cost == pytest.approx(0.0, abs=1e-12)
     assert all(point.unmanaged > point.plan for point in choice.band if point.interference == 0.0)
     assert choice.replay.writeback_end_s == pytest.approx(3.8)
+
+
+def no_optimum(*_, **__) -> None:
+    message = "program has no optimum: out of order"
+    raise SolverError(message)
+
+
+def test_without_an_optimum_the_best_rule_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that sends the record to the programs, none of which has an answer."""
+    data = case(flows=[flow("send", "send", [[0, 10.0]], [[3, 10.0]], 1.0, lease=2.9)])
+    monkeypatch.setattr("pdmodel.allocation.solver.solve_terms", no_optimum)
+    choice = choose(data)
+    assert (choice.solver.path, choice.solver.status) == (f"policy:{choice.policy.name}", "accepted")
+    assert choice.solver.objective == choice.replay.cost
+    assert choice.replay.cost == min(replay.cost for _, replay in choice.policies if not replay.expired)
+    assert "out of order" in choice.warnings[-1]
+    assert choice.warnings[-1].endswith("the plan is the best of the simple rules")
+    assert choice.shadow_price is None
+
+
+def test_without_an_optimum_of_one_program_the_other_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = case(flows=[flow("send", "send", [[0, 10.0]], [[3, 10.0]], 1.0, lease=2.9)])
+    monkeypatch.setattr("pdmodel.allocation.program_e.solve_limited", no_optimum)
+    choice = choose(data)
+    assert choice.warnings == ("program has no optimum: out of order",)
+    assert choice.solver.path in {"program_r", f"policy:{choice.policy.name}"}
+    assert not choice.replay.expired
+
+
+def test_without_an_optimum_or_a_rule_that_ends_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = case(flows=[flow("send", "send", [[0, 10.0]], [[3, 10.0]], 1.0, lease=2.9)])
+    monkeypatch.setattr("pdmodel.allocation.solver.solve_terms", no_optimum)
+    plain = choose_module.simulate
+    monkeypatch.setattr(choose_module, "simulate", lambda *a, **k: replace(plain(*a, **k), cost=np.inf))
+    monkeypatch.setattr("pdmodel.replay.search.simulate", lambda *a, **k: replace(plain(*a, **k), cost=np.inf))
+    with pytest.raises(SolverError, match="out of order"):
+        choose(data)
+
+
+def test_figures_of_very_different_size_still_have_an_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease of 0.1 s for some 3 s of KV behind phases of microseconds: the interior point calls that infeasible."""
+    lane = {"hardware": "l40s_pcie_gen4", "tp_size": 1}
+    data = {
+        "schema_version": 1,
+        "name": "m",
+        "llm": "llama-2-7b",
+        "prefill": lane | {"engine": "sglang_mooncake"},
+        "decode": lane | {"context_tokens": 512},
+        "requests": [
+            {"name": "r0", "input_tokens": 255, "cached_tokens": 39},
+            {"name": "r1", "input_tokens": 63, "cached_tokens": 47},
+        ],
+        "transfer": {"through": "store"},
+        "store": {"lease_s": 0.1},
+        "network": {"fabric_gbit_per_s": 1},
+    }
+    resolved = resolve_scenario(Scenario.model_validate(data))
+    simplex = plan(resolved)
+    monkeypatch.setattr("pdmodel.allocation.solver.SIMPLEX_LIMIT", 0)
+    interior = plan(resolved)
+    assert interior.solver.path == simplex.solver.path == "program_e"
+    assert interior.solver.objective == pytest.approx(simplex.solver.objective, rel=1e-6)
+    assert not any("optimum" in warning for warning in interior.warnings)
+
+
+@pytest.mark.parametrize(("large", "rounds"), [(10**9, 3), (0, 1)])
+def test_large_programs_have_one_round(monkeypatch: pytest.MonkeyPatch, large: int, rounds: int) -> None:
+    monkeypatch.setattr(choose_module, "LARGE_INTERVALS", large)
+    monkeypatch.setattr("pdmodel.allocation.program_r.next_quantum", lambda _, solution: solution.quantum_bytes / 2)
+    costs, looked = iter((3.0, 2.0, 1.0)), []
+
+    def take(*found: Solution) -> float:
+        looked.append(found)
+        return next(costs)
+
+    choose_module._residual(case(), take)
+    assert len(looked) == rounds
+
+
+def test_a_later_round_without_an_optimum_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounds(data: AllocationData) -> Iterator[Solution]:
+        yield solve_residual(data)
+        no_optimum()
+
+    monkeypatch.setattr("pdmodel.allocation.program_r.quantum_rounds", rounds)
+    looked: list[Solution] = []
+    choose_module._residual(case(), lambda *found: looked.extend(found) or 1.0)
+    assert looked
+    monkeypatch.setattr("pdmodel.allocation.program_r.quantum_rounds", no_optimum)
+    with pytest.raises(SolverError):
+        choose_module._residual(case(), lambda *_: 1.0)

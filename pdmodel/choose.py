@@ -119,8 +119,7 @@ def choose(
 
     """
     started = time.perf_counter()
-    say = progress or (lambda _: None)
-    centre = measured or (1.0, 0.0)
+    say, centre = progress or (lambda _: None), measured or (1.0, 0.0)
     points = UNKNOWN if measured is None else (measured,)
     say("replaying simple rules")
     unmanaged = band(data, UNMANAGED, points)
@@ -151,13 +150,18 @@ def choose(
         policies=tuple(tried),
         references=tuple(_replay(data, reference, centre) for reference in (NO_KV, BYTES_OVER_BANDWIDTH)),
         unmanaged=unmanaged,
-        band=tuple(
-            Contest(u.kv_weight, u.interference, u.replay.cost, p.replay.cost)
-            for u, p in zip(unmanaged.points, mine.points, strict=True)
-        ),
+        band=_contests(unmanaged, mine),
         memory=memory_trace(data, recorded),
         broken={p.name: reason for p, r in (*tried, (policy, replay)) if (reason := keeps.reason(p, r))},
         warnings=(*_lost(data, recorded), *found.failed),
+    )
+
+
+def _contests(unmanaged: Band, mine: Band) -> tuple[Contest, ...]:
+    """What sending at will and the plan cost at each point of the band."""
+    return tuple(
+        Contest(u.kv_weight, u.interference, u.replay.cost, p.replay.cost)
+        for u, p in zip(unmanaged.points, mine.points, strict=True)
     )
 
 
@@ -272,8 +276,8 @@ def _program(
 ) -> tuple[_Found, list[tuple[Policy, Replay]]]:
     """The schedules of the programs, replayed, and the best of them.
 
-    Program E on one lane, with several requests for the best course found. Program R where there are more lanes, where
-    a lane pauses for an arrival or what E found breaks a limit, and beside E where R takes next to no time.
+    Program E on one lane, with several requests for the best course found. Program R where there are more lanes or E
+    has no optimum, and beside E for several requests where `_worth_residual` says so.
     """
     found: list[Solution] = []
     planned: list[tuple[Policy, Replay]] = []
@@ -309,7 +313,11 @@ def _size(data: AllocationData) -> int:
 
 
 def _worth_residual(data: AllocationData, keeps: Keeps, elastic: tuple[Policy, Replay]) -> bool:
-    """Whether program R may add to what program E found for several requests, and is worth its time."""
+    """Whether program R may add to what program E found for several requests, and is worth its time.
+
+    It may where a lane pauses for an arrival, unless R is large, where what E found breaks a limit, and where R takes
+    next to no time.
+    """
     pauses = has_pauses(data) and _size(data) <= LARGE_INTERVALS
     return _size(data) <= QUICK_INTERVALS or pauses or bool(keeps.reason(*elastic))
 

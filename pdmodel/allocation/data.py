@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from pdmodel.allocation.abstract import AbstractCase
 from pdmodel.errors import InputError
 from pdmodel.hardware.ports import Port, Route
 from pdmodel.timeline.capacity import usable_capacity
@@ -124,6 +123,8 @@ class AllocationData:
         lengths]. Any consistent units. All sends of a case are one request whose price is the sum; ``price`` of a lane
         is its pi_i. Further keys are notes. Raises `InputError` with the path of what is missing or out of range.
         """
+        from pdmodel.allocation.abstract import AbstractCase
+
         parsed = AbstractCase.parse(case)
         prices = [lane.price for lane in parsed.all_lanes]
         lanes, flows = parsed.timeline_lanes(), parsed.all_flows()

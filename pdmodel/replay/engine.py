@@ -17,6 +17,7 @@ from pdmodel.replay.policies import NO_KV, PlanPolicy, Policy, QueuePolicy, poli
 from pdmodel.replay.rates import RateRule, Rates
 from pdmodel.replay.traffic import NoTraffic, QueueTraffic, Traffic
 from pdmodel.timeline.critical import IDLE
+from pdmodel.timeline.phases import FloatArray
 
 ABSENT, WAIT, WAIT_HOLD, RUN, HOLD, DONE = range(6)
 
@@ -108,6 +109,7 @@ class _Run:
         self.now = min((lane.base_s for lane in self.lanes), default=0.0)
         self.ledger = Ledger([lane.count for lane in self.lanes], len(critical.decode_rows), self.now)
         self.rates: dict[Hashable, Rates] = {}
+        self.loads: dict[Hashable, tuple[FloatArray, FloatArray]] = {}
         self.record = record
         self.lanes_left = len(self.lanes)
         self.has_writebacks = any(stage.is_writeback)
@@ -140,7 +142,7 @@ class _Run:
                 break
             step = max(step, 0.0)
             if self.record:
-                self._segment(rates, step)
+                self._segment(key, rates, step)
             self._advance(rates, step)
             if self.lost > self.most:
                 ledger.given_up = True
@@ -241,9 +243,18 @@ class _Run:
         slot = 2 * lane.phase + (mode == HOLD)
         lane.mode, lane.left = mode, self.traffic.holds(k, slot)
 
-    def _segment(self, rates: Rates, step: float) -> None:
+    def _segment(self, key: Hashable, rates: Rates, step: float) -> None:
         if step <= 0:
             return
+        known = self.loads.get(key)
+        if known is None:
+            known = self.loads[key] = self._loads(rates)
+        flow_rate = np.zeros(len(self.stage.data.flows))
+        self.traffic.flow_rates(rates, flow_rate)
+        self.ledger.segments.append(Segment(self.now, self.now + step, *known, flow_rate))
+
+    def _loads(self, rates: Rates) -> tuple[FloatArray, FloatArray]:
+        """Critical and KV rates per port, (P,) each [byte/s]; the same wherever the key of the rates comes back."""
         data, critical, ports = self.stage.data, self.stage.critical, len(self.stage.data.ports)
         taken, kv = np.zeros(ports), np.zeros(ports)
         place = [data.port_index[name] for name in critical.names]
@@ -258,6 +269,5 @@ class _Run:
         for stream in self.traffic.demand().streams:
             for e, need, _ in self.stage.crossings[stream.crossing].ports:
                 kv[place[e]] += need * rates.kv[stream.activity]
-        flow_rate = np.zeros(len(data.flows))
-        self.traffic.flow_rates(rates, flow_rate)
-        self.ledger.segments.append(Segment(self.now, self.now + step, taken, kv, flow_rate))
+        taken.flags.writeable = kv.flags.writeable = False
+        return taken, kv

@@ -45,7 +45,10 @@ def weakest(*kinds: SourceKind) -> SourceKind:
 class Spec(BaseModel):
     """A part of an input file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+    # Built when first used: a command reads few kinds of files.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
+    )
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], *, file: str | None = None) -> Self:

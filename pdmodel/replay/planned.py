@@ -449,13 +449,15 @@ def _waiting_for_room(stage: Stage) -> dict[int, set[int]]:
 def _rate_names(schedule: Schedule) -> tuple[dict[int, int], list[list[tuple[int, float]]]]:
     """The name of each stretch's rates, and the (route, rate) of each name.
 
-    Rates that agree in 12 digits of the greatest have one name, so that they are solved once.
+    Rates of one lane that agree in 12 digits of the greatest have one name, so that they are solved once. Dust of two
+    lanes agrees in none, but is of different flows.
     """
     if not schedule.pieces:
         return {}, []
     table = np.array([piece.rates for piece in schedule.pieces], dtype=float)
     size = np.abs(table).max(initial=0.0)
     digits = np.round(table / size, 12) if size > 0 else table
-    _, first, names = np.unique(digits, axis=0, return_index=True, return_inverse=True)
+    lane = np.array([piece.lane for piece in schedule.pieces], dtype=float)[:, None]
+    _, first, names = np.unique(np.hstack([lane, digits]), axis=0, return_index=True, return_inverse=True)
     rates = [[(r, rate) for r, rate in enumerate(table[k].tolist()) if rate > 0] for k in first.tolist()]
     return {id(piece): name for piece, name in zip(schedule.pieces, names.reshape(-1).tolist(), strict=True)}, rates

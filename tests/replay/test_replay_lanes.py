@@ -231,3 +231,18 @@ def test_gaps_of_an_abstract_clock_are_arrivals() -> None:
     replay = simulate(data, "no_kv")
     assert replay.lanes[1].start_s == pytest.approx([2.0, 4.0])
     assert replay.ttft_s == pytest.approx([1.0, 3.0])
+
+
+def test_dust_of_two_lanes_is_not_mixed_up() -> None:
+    """Rates that a solver leaves beside much greater ones round to nothing on either lane, but are of its own flows."""
+    route = Route("w", {NAMES[0]: 1.0}, {})
+    lanes = tuple(Lane(k, (Phase(f"{k}/0", PhaseKind.COMPUTE, 2.0, {}, request=k),)) for k in "ab")
+    flows = [Flow(k, FlowKind.SEND, k, k, k, "D", (route,), ((0, 2.0),), ((1, 2.0),), (1.0,)) for k in "ab"]
+    timeline = Timeline(PORTS, lanes, (), run_clock(PORTS, lanes, ()))
+    data = AllocationData.build(timeline, flows, Prices(dict.fromkeys("ab", 1.0), dict.fromkeys("ab", 1.0), {}))
+    rates = [(0, 1, 0.5, [2.0, 0.0]), (0, 2, 1.0, [1e-14, 0.0]), (1, 1, 1.0, [0.0, 1e-14]), (1, 2, 1.0, [0.0, 2.0])]
+    pieces = tuple(Piece(lane, slot, 0.0, length, np.array(rate)) for lane, slot, length, rate in rates)
+    zero = (np.zeros(1), np.zeros(1))
+    replay = simulate(data, plan(Schedule(pieces, zero, zero)), record=True)
+    moved = sum(segment.flow_rate * (segment.end_s - segment.start_s) for segment in replay.segments)
+    assert moved == pytest.approx([2.0, 2.0])

@@ -174,13 +174,13 @@ def best_split(
     """How much of a prefix to load: whole pages from its start.
 
     Equation: argmin_k T(k), k = 0, g, 2g, ..., n. All pages up to ``most_at_once``; else so many, evenly spread, and
-    again between the neighbours of the least, until each page is looked at.
+    again between the neighbours of each that is less than they are, until each page there is looked at.
 
     Parameters: ``cached_tokens`` n >= 0, ``page_tokens`` g >= 1; ``time_s`` T of the tokens that are loaded [s].
     Returns: what was looked at, in order of tokens; the ends are among it.
     Raises: `InputError` outside these ranges.
-    Validity: a valley narrower than one part of the first round may be missed; T has one valley where the time of a
-    layer's load grows and that of its compute falls with k, and it is at an end or where the two are equal.
+    Validity: a valley narrower than one part of the first round may be missed. Where the time of a layer's load grows
+    and that of its compute falls with k, T has valleys at the ends and where the two are equal, no others.
     Source: own definition.
 
     >>> min(best_split(10_000, 16, lambda k: max(k / 1e4, 1.5 - k / 1e4)), key=lambda split: split.time_s).loaded_tokens
@@ -198,15 +198,18 @@ def best_split(
             looked[page] = time_s(min(cached_tokens, page * page_tokens))
         return looked[page]
 
-    first, last = 0, pages
-    while True:
+    spans = [(0, pages)]
+    while spans:
+        first, last = spans.pop()
         step = max(1, math.ceil((last - first) / (most_at_once - 1)))
         points = [*range(first, last, step), last]
-        # Of equals the one that loads more: it leaves the GPUs to others.
-        best = min(reversed(points), key=look)
-        if step == 1:
-            break
-        first, last = max(first, best - step), min(last, best + step)
+        times = [math.inf, *(look(page) for page in points), math.inf]
+        if step > 1:
+            spans += [
+                (max(first, page - step), min(last, page + step))
+                for k, page in enumerate(points)
+                if times[k] >= times[k + 1] < times[k + 2]  # of equals the one that loads most
+            ]
     return tuple(Split(min(cached_tokens, page * page_tokens), looked[page]) for page in sorted(looked))
 
 

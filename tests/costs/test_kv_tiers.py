@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pdmodel.costs.fullest_port import fullest_port
@@ -72,6 +72,7 @@ def test_always_and_never():
     new=st.floats(0, 1),
     layers=st.integers(1, 40),
 )
+@example(tokens=1198, page=1, load=0.0006412414692498793, new=0.65625, layers=6)  # two valleys of nearly one depth
 def test_best_split_is_that_of_every_page(tokens, page, load, new, layers):
     """Equal layers, causal attention: compute falls with the square of what is loaded."""
 

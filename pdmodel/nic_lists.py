@@ -29,6 +29,7 @@ from pdmodel.resolve import ResolvedScenario
 from pdmodel.timeline.phases import FloatArray, Timeline
 from pdmodel.transfer.flows import FlowKind
 from pdmodel.transfer.nics import NicLists, nic_order
+from pdmodel.units import format_ranges
 from pdmodel.verdict import WORTH, price_of_prefill, share_of_prefill
 
 NAME: Final = "nic_list"
@@ -445,7 +446,7 @@ def _weights(nics: Mapping[int, float]) -> str:
     alike: dict[str, list[int]] = {}
     for nic, share in nics.items():
         alike.setdefault(f"{share:.0%}".replace("%", " %"), []).append(nic)
-    return ", ".join(f"{share} {'each ' * (len(which) > 1)}nic{_runs(which)}" for share, which in alike.items())
+    return ", ".join(f"{share} {'each ' * (len(which) > 1)}nic{format_ranges(which)}" for share, which in alike.items())
 
 
 def _grouped(texts: Mapping[int, str]) -> str:
@@ -454,15 +455,4 @@ def _grouped(texts: Mapping[int, str]) -> str:
         alike.setdefault(text, []).append(gpu)
     if len(alike) == 1:
         return next(iter(alike))
-    return "; ".join(f"gpu{_runs(gpus)}: {text}" for text, gpus in alike.items())
-
-
-def _runs(values: Sequence[int]) -> str:
-    """Numbers in order, neighbours as a range."""
-    runs: list[list[int]] = []
-    for value in sorted(values):
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+    return "; ".join(f"gpu{format_ranges(gpus)}: {text}" for text, gpus in alike.items())

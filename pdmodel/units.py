@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 GBIT_PER_S = 1e9 / 8
@@ -55,3 +57,18 @@ def format_count(count: float) -> str:
         if count >= scale:
             return f"{count / scale:.3g} {word}"
     return f"{count:.0f}" if count >= 100 else f"{count:.3g}"
+
+
+def format_ranges(values: Sequence[int]) -> str:
+    """Numbers in order, neighbours as a range.
+
+    >>> format_ranges([4, 0, 1, 2])
+    '0-2,4'
+    """
+    runs: list[list[int]] = []
+    for value in sorted(values):
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pdmodel.units import GB, GIB, KIB, MIB, MS, format_bytes, format_seconds
+from pdmodel.units import GB, GIB, KIB, MIB, MS, format_bytes, format_ranges, format_seconds
 
 Item = TypeVar("Item")
 
@@ -111,7 +111,9 @@ def merged_name(names: Sequence[str]) -> str:
     if len({name_pattern(name) for name in names}) > 1:
         return f"{names[0]} (+{len(names) - 1} like it)"
     merged = [sorted({part[k] for part in parts}, key=_natural) for k in range(len(parts[0]))]
-    return "".join(found[0] if len(found) == 1 else f"[{_ranges([int(text) for text in found])}]" for found in merged)
+    return "".join(
+        found[0] if len(found) == 1 else f"[{format_ranges([int(text) for text in found])}]" for found in merged
+    )
 
 
 def name_pattern(name: str) -> str:
@@ -165,13 +167,3 @@ def group(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[I
 
 def _natural(text: str) -> tuple[int, str]:
     return (int(text), "") if text.isdigit() else (-1, text)
-
-
-def _ranges(values: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for value in sorted(values):
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)

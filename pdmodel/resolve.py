@@ -15,7 +15,7 @@ from pdmodel.costs.kv_layout import Order, Pages, staged_tokens
 from pdmodel.costs.moe import EpExchange
 from pdmodel.engines.catalog import load_engine
 from pdmodel.engines.spec import ContextSenders, EngineSpec, LatentSource, ReleaseAfter, RouteRule
-from pdmodel.engines.stores import load_store
+from pdmodel.engines.stores import StoreBackend, load_store
 from pdmodel.errors import CoverageError, InputError
 from pdmodel.hardware.catalog import load_profile
 from pdmodel.hardware.constants import Implementation
@@ -217,7 +217,7 @@ def resolve_scenario(spec: Scenario, file: str = "") -> ResolvedScenario:
         requests = _requests(spec)
     through = through_of(spec, engine)
     with _at(file, ""):
-        store = find_store(spec, through, engine, lambda name: load_store(_beside(name, file)))
+        store = find_store(spec, through, engine, lambda name: _backend(name, file))
     with _at(file, "prefill.chunk_tokens"):
         _check_passes(spec, arch, requests)
     with _at(file, "network"):
@@ -290,6 +290,12 @@ def _beside(name: str, file: str) -> str:
     if found is None:
         raise InputError(f"{name}: no such file", expected="a path from the scenario's folder or from here, or a name")
     return str(found)
+
+
+def _backend(name: str, file: str) -> StoreBackend:
+    """The storage backend that a scenario names; what is wrong with the name is told with its key."""
+    with _at(file, "store.backend"):
+        return load_store(_beside(name, file))
 
 
 @contextmanager

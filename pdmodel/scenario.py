@@ -133,12 +133,15 @@ class RequestSpec(Spec):
     @classmethod
     def _tier_or_tokens_of_each(cls, found: Any) -> Any:
         tiers = [tier.value for tier in CacheTier]
+        wrong = ""
         if isinstance(found, Mapping):
-            fine = set(found) <= set(tiers) and all(_is_count(size) for size in found.values())
+            bad = [f"{tier}: {size}" for tier, size in found.items() if tier not in tiers or not _is_count(size)]
+            wrong = f"found {bad[0]!r}; " if bad else ""
+            fine = not bad
         else:
             fine = found in tiers
         if not fine:
-            message = f'expected one of {", ".join(tiers)}, or tokens of each, such as {{"host_memory": 8192}}'
+            message = f'{wrong}expected one of {", ".join(tiers)}, or tokens of each, such as {{"host_memory": 8192}}'
             raise ValueError(message)
         return found
 

@@ -21,6 +21,8 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("negative", {"requests": [{"name": "x", "input_tokens": -5}]}, "requests.0.input_tokens", "found -5"),
     ("tier", {"requests": [{**TURN, "cached_in": "l2"}]}, "requests.0.cached_in", "found 'l2': expected one of hbm"),
     ("tier of some", {"requests": [{**TURN, "cached_in": {"disk": 63488}}]}, "requests.0.cached_in", "tokens of each"),
+    ("what tier", {"requests": [{**TURN, "cached_in": {"disk": 9}}]}, "requests.0.cached_in", "found 'disk: 9'"),
+    ("store", {"store": {"backend": "3sf"}, "transfer": {"through": "store"}}, "store.backend", "did you mean '3fs'"),
     ("tokens of a tier", {"requests": [{**TURN, "cached_in": {"hbm": -1}}]}, "requests.0.cached_in", "tokens of each"),
     ("weight of KV", {"sharing": {"kv_weight": 1e308}}, "sharing.kv_weight", r"found 1e\+308"),
     ("no weight of KV", {"sharing": {"kv_weight": 1e-300}}, "sharing.kv_weight", "found 1e-300"),
